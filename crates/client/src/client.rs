@@ -13,7 +13,7 @@ use crate::recall_connections::RecallConnections;
 use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
-use weft_client_core::{Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, Tuning};
+use weft_client_core::{Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Tuning};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
@@ -172,6 +172,21 @@ impl Client {
     /// all. The directory's owner may.
     pub fn stripe(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<Entry> {
         block_on(self.files().stripe(who, inode, plan))
+    }
+
+    /// Moves a file's bytes to other nodes, or to another layout, if nobody has it open. Returns how many were copied.
+    /// `pace` is called after each piece, with its length; it may wait.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]: the file is in use; nothing has changed.
+    pub fn relocate(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        destination: &Destination,
+        pace: &mut impl FnMut(usize),
+    ) -> Result<u64> {
+        block_on(self.files().relocate(who, inode, destination, pace))
     }
 
     /// The value of an extended attribute of the namespace `user` or `trusted`.

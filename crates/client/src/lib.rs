@@ -43,7 +43,7 @@ pub use key_file::KeyFile;
 pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
 pub use space::FileSystemSpace;
-pub use weft_client_core::{DirectoryListing, Entry, Location, LockRequest};
+pub use weft_client_core::{Destination, DirectoryListing, Entry, Location, LockRequest};
 pub use weft_protocol as protocol;
 pub use weft_transport::before_wait;
 pub use weft_transport::{RdmaSettings, Registration, Rpc};

@@ -23,6 +23,7 @@ mod mounts;
 mod output;
 mod processes;
 mod quantity;
+mod relocation;
 mod removal;
 mod session;
 mod table;

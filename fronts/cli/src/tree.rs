@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::target::WeftPath;
 use weft_protocol::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_protocol::message::shard::DirectoryEntry;
-use weft_protocol::{Attributes, Cookie, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::{Attributes, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// All entries of a directory, in the order of their names' bytes.
 ///
@@ -26,6 +26,7 @@ pub fn list(session: &Session, directory: InodeNumber, with_attributes: bool) ->
 /// A directory's entries, page by page.
 pub struct Pages<'a> {
     session: &'a Session,
+    who: &'a Credentials,
     directory: InodeNumber,
     with_attributes: bool,
     /// After which cookie the next page begins; `None`: there are no more.
@@ -34,13 +35,18 @@ pub struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     pub fn new(session: &'a Session, directory: InodeNumber, with_attributes: bool) -> Self {
-        Self { session, directory, with_attributes, after: Some(Cookie::START) }
+        Self::of(session, &session.who, directory, with_attributes)
+    }
+
+    /// As somebody sees it.
+    pub fn of(session: &'a Session, who: &'a Credentials, directory: InodeNumber, with_attributes: bool) -> Self {
+        Self { session, who, directory, with_attributes, after: Some(Cookie::START) }
     }
 
     /// The next page; `None`: that was all.
     pub fn next(&mut self) -> Result<Option<Vec<DirectoryEntry>>> {
         let Some(after) = self.after.take() else { return Ok(None) };
-        let (client, who) = (&self.session.client, &self.session.who);
+        let (client, who) = (&self.session.client, self.who);
         let entries = DIRECTORY_PAGE_ENTRIES_MAX;
         let page = client.read_directory(who, self.directory, after, entries, self.with_attributes)?;
         self.after = page.next;

@@ -1,14 +1,17 @@
-//! `weft node drain`: all shards of a node move to others, one after the other, and no new ones and no new files come.
+//! `weft node drain`: all shards of a node move to others, one after the other, then the bytes of its files, and no new
+//! ones come.
 
 use super::{change_map, claim, newest_map, spread};
-use crate::failure::{Ending, Failure, Outcome};
+use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output;
 use crate::quantity::span_text;
+use crate::relocation::{self, Relocation, Room, Share};
 use crate::session::{self, Session, node_name};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use weft_client::Instance;
+use weft_client::{Destination, Instance};
 use weft_protocol::message::node::NodeRequest;
-use weft_protocol::{ClusterMap, Error, NodeChange, NodeId, ShardId};
+use weft_protocol::{Attributes, ClusterMap, Credentials, Error, NodeChange, NodeId, ShardId};
 
 /// How long one change of the map may take, from the first request on: the root shard's node gives up before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,15 +23,17 @@ of `/` too. Calls for what is in a shard wait while it moves; a line for each
 shard says for how long. Clients and mounts learn of it by themselves, and make
 their files at other nodes from then on.
 
-What is in files stays where it is: the node goes on serving it, and has to
-run. `weft node remove` says what is left. --cancel has new files and shards
-come to the node again.
+Then what files have at the node is copied to the nodes with the most room,
+under locks that give way: a file that somebody opens meanwhile, or has open,
+stays where it is, and is named if it does so for some seconds. The node goes
+on serving it, and has to run. --cancel has new files and shards come to the
+node again.
 
 Examples:
   weft node drain job42 n03
   weft node drain job42 n03 --cancel";
 
-/// Move all shards of a node away, and have new files made elsewhere
+/// Move everything that a node has to other nodes, and have new files made there
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Drain {
@@ -40,6 +45,8 @@ pub struct Drain {
     /// Have new files and shards come to it again; those that have left stay away
     #[arg(long)]
     cancel: bool,
+    #[command(flatten)]
+    share: Share,
 }
 
 pub(super) fn parse_node(text: &str) -> Result<NodeId, String> {
@@ -55,7 +62,8 @@ pub fn drain(args: &Drain) -> Outcome {
         let map = change_node(&session, &current_map(&session, args.node)?, args.node, NodeChange::Keep)?;
         spread(&Instance { map, ..instance })?;
     } else {
-        empty_of_shards(&session, &instance, args.node)?;
+        let map = empty_of_shards(&session, &instance, args.node)?;
+        empty_of_files(&session, &map, args.node, args.share)?;
     }
     session.close()?;
     Ok(Ending::Done)
@@ -90,6 +98,32 @@ pub(super) fn empty_of_shards(session: &Session, instance: &Instance, node: Node
         spread(&Instance { map: map.clone(), ..instance.clone() })?;
     }
     Ok(map)
+}
+
+/// Moves the bytes that files have at a node.
+pub(super) fn empty_of_files(session: &Session, map: &ClusterMap, node: NodeId, share: Share) -> Outcome<()> {
+    let begun = Instant::now();
+    let spaces = session.client.space().explain(|| format!("df {}", map.name))?;
+    let from: BTreeSet<NodeId> = [node].into();
+    let room = Room::beside(session, &spaces, &from);
+    if room.has_none() {
+        return Err(Failure::new(format!("\"{}\" has no other node that stores files", map.name))
+            .remedy("`weft node add` adds one; `weft df` tells what each has"));
+    }
+    let there =
+        |attributes: &Attributes| attributes.layout.objects().iter().filter(|object| object.node() == node).count();
+    let choose = |attributes: &Attributes| {
+        let (all, going) = (attributes.layout.objects().len() as u64, there(attributes));
+        let to = room.take(attributes.size / all.max(1) * going as u64, going.max(1));
+        Destination { layout: None, from: from.clone(), to }
+    };
+    // The owner of the file system moves everybody's files.
+    let who = Credentials::default();
+    let concerns = |attributes: &Attributes| there(attributes) > 0;
+    let relocation = Relocation { session, who, share, concerns: &concerns, choose: &choose, verb: "move" };
+    let (path, attributes) = relocation::root_of(session)?;
+    let outcomes = relocation.run(&path, &attributes)?;
+    relocation::tell(&outcomes, begun.elapsed(), "moved")
 }
 
 /// The node with the fewest shards that takes some, other than this one; of several the first.

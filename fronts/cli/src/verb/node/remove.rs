@@ -1,27 +1,31 @@
-//! `weft node remove`: a node that holds nothing leaves the map, and ends.
+//! `weft node remove`: a node is emptied, leaves the map, and ends.
 
-use super::drain::{change_node, empty_of_shards, parse_node};
+use super::drain::{change_node, empty_of_files, empty_of_shards, parse_node};
 use super::{claim, spread, take_back};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
+use crate::relocation::Share;
 use crate::session::{self, Session, node_name};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_client::Instance;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::{NodeChange, NodeId};
 
-/// How long the node may take to tell what it holds.
+/// How long the node may take to tell what it holds, and to remove what is no file's any more; and how often it is
+/// asked.
 const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 const HELP: &str = "\
-Moves the shards of a node to others, as `weft node drain` does, and ends the
-node when no file has bytes there. As long as some have, it says how many, and
-the node stays; new files are made elsewhere meanwhile.
+Moves the shards of a node and the bytes that files have there to others, as
+`weft node drain` does, and ends the node. As long as files that are in use
+have bytes there, it names them, and the node stays; new files are made
+elsewhere meanwhile.
 
 Examples:
   weft node remove job42 n03";
 
-/// Remove a node on which no file has bytes
+/// Move everything that a node has to other nodes, and end it
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Remove {
@@ -30,6 +34,8 @@ pub struct Remove {
     /// Node, as `weft status` calls it
     #[arg(value_parser = parse_node)]
     node: NodeId,
+    #[command(flatten)]
+    share: Share,
 }
 
 pub fn remove(args: &Remove) -> Outcome {
@@ -37,6 +43,7 @@ pub fn remove(args: &Remove) -> Outcome {
     let _alone = claim(&instance)?;
     let session = Session::open(Some(&args.name))?;
     let map = empty_of_shards(&session, &instance, args.node)?;
+    empty_of_files(&session, &map, args.node, args.share)?;
     check_is_empty(&session, args.node)?;
     let map = change_node(&session, &map, args.node, NodeChange::Remove)?;
     let (ended, kept): (Vec<_>, Vec<_>) =
@@ -49,20 +56,27 @@ pub fn remove(args: &Remove) -> Outcome {
     Ok(Ending::Done)
 }
 
-/// Refuses a node whose store has objects.
+/// Refuses a node whose store keeps objects: those of files that have moved are removed within a moment.
 fn check_is_empty(session: &Session, node: NodeId) -> Outcome<()> {
+    let until = Instant::now() + PATIENCE;
+    let mut objects = objects_at(session, node)?;
+    while objects > 0 && Instant::now() < until {
+        std::thread::sleep(LOOK_PAUSE);
+        objects = objects_at(session, node)?;
+    }
+    if objects == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{objects} objects with bytes of files are at node {}", node_name(node)))
+        .remedy("they are of files without a name that somebody has open: close these, and try again"))
+}
+
+fn objects_at(session: &Session, node: NodeId) -> Outcome<u64> {
     let name = node_name(node);
     let answers = session::ask_nodes(&session.client, [node], &NodeRequest::Status, PATIENCE);
-    let status = match answers.into_iter().next().map(|(_, answer)| answer) {
-        Some(Ok(NodeAnswer::Status(status))) => status,
-        Some(Err(error)) => {
-            return Err(Failure::of_weft(format_args!("ask node {name} what it holds"), &error).failed());
-        }
-        other => return Err(Failure::new(format!("unexpected reply {other:?} of node {name}"))),
-    };
-    match status.space.map_or(0, |space| space.objects) {
-        0 => Ok(()),
-        objects => Err(Failure::new(format!("{objects} objects with bytes of files are at node {name}"))
-            .remedy("`weft locate` shows whose; copy these files, or remove them, and try again")),
+    match answers.into_iter().next().map(|(_, answer)| answer) {
+        Some(Ok(NodeAnswer::Status(status))) => Ok(status.space.map_or(0, |space| space.objects)),
+        Some(Err(error)) => Err(Failure::of_weft(format_args!("ask node {name} what it holds"), &error).failed()),
+        other => Err(Failure::new(format!("unexpected reply {other:?} of node {name}"))),
     }
 }

@@ -1,0 +1,306 @@
+//! Moves the bytes of many files: a walk finds files, workers move them.
+//!
+//! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile is as good as moved.
+//! Workers rest after each piece, so that they use the nodes and the network for a share of the time only.
+//!
+//! Cost: a message for each page of a listing, and seven or eight for each file that moves, beside its bytes.
+
+use crate::failure::{Explain, Failure, Outcome};
+use crate::output;
+use crate::quantity::{bytes_text, span_text};
+use crate::session::Session;
+use crate::target::WeftPath;
+use crate::tree::{Pages, attributes_of};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use weft_client::{Destination, FileSystemSpace};
+use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, NodeId};
+
+/// Files that move at a time.
+const WORKERS: usize = 4;
+/// Found files that wait for a worker.
+const WAITING_MAX: usize = 256;
+/// How long files in use are tried again, and how often. Clients give back what they have closed every few seconds.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(10);
+const IN_USE_PAUSE: Duration = Duration::from_secs(1);
+/// Failures of single files that are said.
+const SAID_MAX: u64 = 20;
+/// How often a line is written where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Share of the time for which files move.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Share {
+    /// Percentage of the time for which each of the copying threads copies; it rests for the others
+    #[arg(long = "share", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    percent: u32,
+}
+
+/// Where files are to go, and how much room there is.
+pub struct Room {
+    /// Bytes that each node can take.
+    free: Mutex<BTreeMap<NodeId, u64>>,
+}
+
+impl Room {
+    /// Of these nodes.
+    pub fn new(free: BTreeMap<NodeId, u64>) -> Self {
+        Self { free: Mutex::new(free) }
+    }
+
+    /// Of the nodes that store, answer and do not drain, but for these.
+    pub fn beside(session: &Session, spaces: &FileSystemSpace, without: &BTreeSet<NodeId>) -> Self {
+        let map = session.client.map();
+        let takes = |node: &NodeId| map.node(*node).is_some_and(|node| node.stores && !node.drains);
+        let answers = spaces.nodes.iter().filter_map(|(node, space)| Some((*node, space.as_ref().ok()?.free)));
+        Self::new(answers.filter(|(node, _)| takes(node) && !without.contains(node)).collect())
+    }
+
+    /// Whether there is no node.
+    pub fn has_none(&self) -> bool {
+        locked(&self.free).is_empty()
+    }
+
+    /// The nodes, the one with the most room first; `bytes` are going to the first ones.
+    pub fn take(&self, bytes: u64, objects: usize) -> Vec<NodeId> {
+        let mut free = locked(&self.free);
+        let mut nodes: Vec<NodeId> = free.keys().copied().collect();
+        nodes.sort_by_key(|node| std::cmp::Reverse(free[node]));
+        for node in nodes.iter().take(objects) {
+            free.entry(*node).and_modify(|free| *free = free.saturating_sub(bytes / objects as u64));
+        }
+        nodes
+    }
+}
+
+/// A file that was found.
+struct Found {
+    path: WeftPath,
+    inode: InodeNumber,
+}
+
+/// What became of files.
+#[derive(Default)]
+pub struct Outcomes {
+    pub files: u64,
+    pub bytes: u64,
+    /// Of files that stay, since somebody has them open.
+    pub in_use: Vec<WeftPath>,
+    pub failed: u64,
+}
+
+/// Moves files.
+pub struct Relocation<'a> {
+    pub session: &'a Session,
+    /// On whose behalf.
+    pub who: Credentials,
+    pub share: Share,
+    /// Which ones.
+    pub concerns: &'a (dyn Fn(&Attributes) -> bool + Sync),
+    /// Where one goes. Asked once for each attempt.
+    pub choose: &'a (dyn Fn(&Attributes) -> Destination + Sync),
+    /// What is said of a file that cannot be moved.
+    pub verb: &'static str,
+}
+
+impl Relocation<'_> {
+    /// Moves a file, or all files below a directory.
+    pub fn run(&self, root: &WeftPath, attributes: &Attributes) -> Outcome<Outcomes> {
+        let (outcomes, in_use) = (Mutex::<Outcomes>::default(), Mutex::new(Vec::new()));
+        let progress = Progress::new();
+        let (found, work) = sync_channel::<Found>(WAITING_MAX);
+        let work = Mutex::new(work);
+        let walked = thread::scope(|scope| {
+            for _ in 0..WORKERS {
+                scope.spawn(|| {
+                    while let Some(file) = next(&work) {
+                        match self.move_file(&file, &progress) {
+                            Err(Error::WouldBlock) => locked(&in_use).push(file),
+                            moved => self.count(&file, moved, &mut locked(&outcomes)),
+                        }
+                    }
+                });
+            }
+            let walked = self.walk(root, attributes, &found);
+            // The workers end when they have what is on its way.
+            drop(found);
+            walked
+        });
+        walked?;
+        let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.retry(in_use.into_inner().unwrap_or_else(PoisonError::into_inner), &progress, &mut outcomes);
+        progress.finish();
+        Ok(outcomes)
+    }
+
+    fn retry(&self, mut in_use: Vec<Found>, progress: &Progress, outcomes: &mut Outcomes) {
+        let until = Instant::now() + IN_USE_PATIENCE;
+        while !in_use.is_empty() && Instant::now() < until {
+            thread::sleep(IN_USE_PAUSE);
+            in_use.retain(|file| match self.move_file(file, progress) {
+                Err(Error::WouldBlock) => true,
+                moved => {
+                    self.count(file, moved, outcomes);
+                    false
+                }
+            });
+        }
+        outcomes.in_use = in_use.into_iter().map(|file| file.path).collect();
+    }
+
+    fn walk(&self, root: &WeftPath, attributes: &Attributes, found: &SyncSender<Found>) -> Outcome<()> {
+        let offer = |path: WeftPath, attributes: &Attributes| {
+            if attributes.layout.object().is_some() && (self.concerns)(attributes) {
+                // The workers take what is sent until this end is dropped.
+                let _ = found.send(Found { path, inode: attributes.inode });
+            }
+        };
+        if attributes.kind == FileKind::Regular {
+            offer(root.clone(), attributes);
+            return Ok(());
+        }
+        let mut directories = vec![(root.clone(), attributes.inode)];
+        while let Some((path, directory)) = directories.pop() {
+            let place = || format!("{} {path}", self.verb);
+            let mut pages = Pages::of(self.session, &self.who, directory, true);
+            loop {
+                let page = match pages.next() {
+                    Err(Error::NotFound | Error::Stale) => break,
+                    page => page.explain(place)?,
+                };
+                let Some(page) = page else { break };
+                for entry in page {
+                    let path = path.join(entry.name.as_bytes());
+                    match entry.kind {
+                        FileKind::Directory => directories.push((path, entry.inode)),
+                        FileKind::Symlink => {}
+                        FileKind::Regular => match attributes_of(self.session, &entry) {
+                            Ok(attributes) => offer(path, &attributes),
+                            Err(Error::NotFound | Error::Stale) => {}
+                            Err(error) => return Err(error).explain(place),
+                        },
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns how many bytes were copied.
+    fn move_file(&self, file: &Found, progress: &Progress) -> Result<u64, Error> {
+        let client = &self.session.client;
+        let attributes = client.attributes(&self.who, file.inode)?.attributes;
+        if !(self.concerns)(&attributes) {
+            return Ok(0);
+        }
+        let destination = (self.choose)(&attributes);
+        let (mut since, percent) = (Instant::now(), self.share.percent);
+        client.relocate(&self.who, file.inode, &destination, &mut |bytes| {
+            progress.copied(bytes as u64);
+            thread::sleep(since.elapsed() * (100 - percent) / percent);
+            since = Instant::now();
+        })
+    }
+
+    fn count(&self, file: &Found, moved: Result<u64, Error>, outcomes: &mut Outcomes) {
+        match moved {
+            Ok(bytes) => {
+                outcomes.files += 1;
+                outcomes.bytes += bytes;
+            }
+            Err(Error::NotFound | Error::Stale) => {}
+            Err(error) => {
+                outcomes.failed += 1;
+                if outcomes.failed <= SAID_MAX {
+                    output::warn(&Failure::of_weft(format_args!("{} {}", self.verb, file.path), &error));
+                }
+            }
+        }
+    }
+}
+
+/// The root of the session's file system.
+pub fn root_of(session: &Session) -> Outcome<(WeftPath, Attributes)> {
+    let name = session.instance.map.name.clone();
+    let path = WeftPath { file_system: Some(name), path: b"/".to_vec() };
+    let attributes = session.walk(&path, true, "list")?.attributes;
+    Ok((path, attributes))
+}
+
+/// Says what was done, and which files are in use.
+pub fn tell(outcomes: &Outcomes, took: Duration, done: &str) -> Outcome<()> {
+    let Outcomes { files, bytes, in_use, failed } = outcomes;
+    output::print(&format!("{done} {files} files, {} in {}\n", bytes_text(*bytes), span_text(took)))?;
+    for path in in_use.iter().take(usize::try_from(SAID_MAX).expect("few")) {
+        output::note(format_args!("{path} is in use"));
+    }
+    if in_use.is_empty() && *failed == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{} files in use stay where they are, and {failed} that failed", in_use.len()))
+        .remedy("close them, and try again")
+        .failed())
+}
+
+fn next(work: &Mutex<Receiver<Found>>) -> Option<Found> {
+    locked(work).recv().ok()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A count on a terminal, plain lines elsewhere.
+struct Progress {
+    bar: Option<ProgressBar>,
+    copied: Mutex<(u64, Instant)>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let bar = output::story_is_watched().then(|| {
+            let style = ProgressStyle::with_template("{spinner} {decimal_bytes} moved  {decimal_bytes_per_sec}");
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            if let Ok(style) = style { bar.with_style(style) } else { bar }
+        });
+        Self { bar, copied: Mutex::new((0, Instant::now())) }
+    }
+
+    fn copied(&self, bytes: u64) {
+        let mut copied = locked(&self.copied);
+        copied.0 += bytes;
+        match &self.bar {
+            Some(bar) => bar.set_position(copied.0),
+            None if copied.1.elapsed() >= LINE_EVERY => {
+                copied.1 = Instant::now();
+                output::note(format_args!("{} moved", bytes_text(copied.0)));
+            }
+            None => {}
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_to_the_nodes_with_the_most_room() {
+        let [a, b, c] = [NodeId(0), NodeId(1), NodeId(2)];
+        let room = Room::new([(a, 100), (b, 90), (c, 10)].into());
+        assert_eq!(room.take(20, 1), [a, b, c]);
+        assert_eq!(room.take(20, 1), [b, a, c], "there are 80 left at the first one");
+        assert_eq!(room.take(140, 2), [a, b, c]);
+        assert_eq!(room.take(1, 1), [a, c, b], "70 went to each: 10, 0 and 10 are left");
+    }
+}
