@@ -207,6 +207,12 @@ enum Message {
         node: NodeId,
         request: NodeRequest,
     },
+    AskSpace {
+        client: usize,
+        process: ProcessId,
+        number: Ticket,
+        node: NodeId,
+    },
     Joins(joins::Message),
     Moves(moves::Message),
     Tick(ShardId),
@@ -249,7 +255,7 @@ impl Message {
             Self::Call { .. } => "call-of",
             Self::ToClient { .. } => "reply",
             Self::Batch { .. } => "batch-of",
-            Self::AskNode { .. } => "ping",
+            Self::AskNode { .. } | Self::AskSpace { .. } => "ping",
             Self::Recall { .. } => "recall",
             Self::RecallAnswer { .. } => "recall-answer",
             Self::LockGranted { .. } => "lock-granted",
@@ -560,12 +566,13 @@ impl World {
                 let answer = match result {
                     Err(Error::Unreachable) => Answer::Broken,
                     result => {
-                        let answer = result.map(|capability| StorageAnswer::Batch { capability });
+                        let answer = result.map(|capability| StorageAnswer::Batch { capability, is_low: false });
                         Answer::Reply(Box::new(WireMessage::StorageReply(answer)))
                     }
                 };
                 self.answer_client((client, process, number), answer);
             }
+            Message::AskSpace { client, process, number, node } => self.space_asked((client, process, number), node),
             Message::AskNode { client, process, number, node, request } => {
                 self.node_asked((client, process, number), node, &request);
             }

@@ -8,7 +8,12 @@
 //! Here is the choice alone; `objects.rs` asks the nodes.
 
 use crate::shell::Shell;
-use weft_protocol::{ClusterMap, NodeId};
+use weft_protocol::{ClusterMap, NodeId, NodeRecord};
+
+/// Whether new files may go to a node.
+pub(crate) fn takes_files(node: &NodeRecord) -> bool {
+    node.stores && !node.drains
+}
 
 /// All nodes with storage: those of this machine, then the others, each group rotated by a random number.
 pub(crate) fn candidates<S: Shell>(shell: &S, map: &ClusterMap) -> Vec<NodeId> {
@@ -16,7 +21,7 @@ pub(crate) fn candidates<S: Shell>(shell: &S, map: &ClusterMap) -> Vec<NodeId> {
     // With nothing but nodes that are to be emptied, files are made there.
     let storing = if kept.is_empty() { drained } else { kept }.into_iter();
     let (near, far): (Vec<_>, Vec<_>) = storing.partition(|node| shell.is_local(node));
-    let ids = |group: Vec<&weft_protocol::NodeRecord>| group.iter().map(|node| node.id).collect();
+    let ids = |group: Vec<&NodeRecord>| group.iter().map(|node| node.id).collect();
     rotated(ids(near), ids(far), shell.random())
 }
 

@@ -28,6 +28,7 @@ mod look_ahead;
 mod lookup;
 mod memory;
 mod names;
+mod new_objects;
 mod noted_pages;
 mod notice;
 mod numbers;

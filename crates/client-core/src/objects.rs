@@ -1,6 +1,6 @@
-//! Requests to storage servers: file data over pooled connections, and identifiers for new objects at the home node.
+//! Requests to storage servers: file data over pooled connections.
 //!
-//! Lock order: `batches` (2), held for one look-up.
+//! Not here: where new objects are made (`new_objects.rs`).
 
 use crate::calls::Calls;
 use crate::data_line::DataLine;
@@ -8,30 +8,18 @@ use crate::file_objects::{FileObjects, Held};
 use crate::home::candidates;
 use crate::link::Link;
 use crate::lock::lock;
+use crate::new_objects::NewObjects;
 use crate::notice::Notice;
 use crate::shell::{DataConnection, Shell};
 use crate::tuning::Tuning;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest};
-use weft_protocol::limits::OBJECT_BATCH_COUNT;
-use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Error, InodeNumber, Layout, NodeId, ObjectId, Result, SessionId};
-
-/// Seconds before the end of its term from which on a batch is not used any more.
-pub(crate) const BATCH_MARGIN_SECONDS: u32 = 600;
+use weft_protocol::{Error, InodeNumber, NodeId, Result};
 
 /// What memory a transfer registers, in the shell's terms.
 pub type Registration<S> = <<S as Shell>::Data as DataConnection>::Registration;
-
-/// A batch of leased object identifiers.
-struct Batch {
-    /// The session that leased them: no other may use them.
-    session: SessionId,
-    capability: Capability,
-    next: u32,
-}
 
 /// See the module.
 pub struct Objects<S: Shell> {
@@ -42,7 +30,7 @@ pub struct Objects<S: Shell> {
     home_epoch: AtomicU32,
     /// Identifier of the latest pipelined writes.
     pipelined: AtomicU64,
-    batches: Mutex<BTreeMap<NodeId, Batch>>,
+    pub(crate) new_objects: NewObjects,
     /// A home has refused to pass the descriptor of a new object: its store has a size limit.
     pub(crate) home_passes_none: AtomicBool,
     /// Nodes of this machine that pass no descriptors, for writing (`true`) or at all.
@@ -99,13 +87,14 @@ impl<S: Shell> Objects<S> {
     pub fn new(calls: Calls<S>, tuning: Tuning) -> Result<Self> {
         let home_epoch = AtomicU32::new(calls.map_epoch().0);
         let home = *candidates(&calls.shell, &calls.map()).first().ok_or(Error::Unreachable)?;
+        let new_objects = NewObjects::new(calls.shell.random());
         Ok(Self {
             calls,
             tuning,
             home: AtomicU16::new(home.0),
             home_epoch,
             pipelined: AtomicU64::new(0),
-            batches: Mutex::default(),
+            new_objects,
             home_passes_none: AtomicBool::new(false),
             passes_none: Mutex::default(),
         })
@@ -310,99 +299,10 @@ impl<S: Shell> Objects<S> {
             if home != away && self.calls.answers(home).await {
                 self.calls.shell.notice(Notice::HomeMoved { away, home });
                 self.home.store(home.0, Ordering::Relaxed);
-                lock(&self.batches).remove(&away);
+                self.new_objects.drop_batch(away);
                 return Some(home);
             }
         }
         None
-    }
-
-    /// New objects for a file with this layout, which has none: at a home that answers, and where they are several, at
-    /// that and at other nodes that answer. Several are made at once, so that no object of a striped file is missing.
-    pub(crate) async fn new_objects(&self, inode: InodeNumber, layout: &Layout) -> Result<FileObjects> {
-        let first = self.new_object().await?;
-        let Some(plan) = layout.plan() else { return Ok(first.into()) };
-        let mut held = vec![first];
-        self.make(inode, first).await?;
-        let map = self.calls.map();
-        for node in candidates(&self.calls.shell, &map) {
-            if held.len() == usize::from(plan.width()) {
-                break;
-            }
-            if node == first.object.node() {
-                continue;
-            }
-            match self.make_at(inode, node).await {
-                Ok(other) => held.push(other),
-                // Fewer are better than none.
-                Err(Error::Unreachable) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(FileObjects::made(layout, &held).expect("no more than planned"))
-    }
-
-    pub(crate) async fn make_at(&self, inode: InodeNumber, node: NodeId) -> Result<Held> {
-        let held = self.new_object_at(node).await?;
-        self.make(inode, held).await?;
-        Ok(held)
-    }
-
-    async fn make(&self, inode: InodeNumber, held: Held) -> Result<()> {
-        self.data_write(&request(inode, DataOperation::Write, held, 0, 0), &[], None).await.map(drop)
-    }
-
-    /// An identifier for a new object, at a home that answers, with the right to make it.
-    async fn new_object(&self) -> Result<Held> {
-        let mut home = self.home();
-        // Each change of home goes to a node that has just answered, so that few follow one another.
-        for _ in 0..=self.calls.map().nodes.len() {
-            // A batch is at hand also when its node has ended meanwhile: its connections tell, without a message.
-            let away = match self.calls.known_link(home) {
-                Some(link) => link.seems_away().await && !self.calls.answers(home).await,
-                None => false,
-            };
-            let made = if away { Err(Error::Unreachable) } else { self.new_object_at(home).await };
-            match made {
-                Err(Error::Unreachable) => home = self.next_home(home).await.ok_or(Error::Unreachable)?,
-                made => return made,
-            }
-        }
-        Err(Error::Unreachable)
-    }
-
-    async fn new_object_at(&self, node: NodeId) -> Result<Held> {
-        loop {
-            if let Some(taken) = self.take_identifier(node) {
-                return Ok(taken);
-            }
-            let session = self.calls.session.id();
-            let request = StorageRequest::LeaseObjects { count: OBJECT_BATCH_COUNT };
-            let StorageAnswer::Batch { capability } = self.calls.storage_call(node, request).await? else {
-                return Err(Error::Malformed);
-            };
-            let expires = capability.expires_seconds;
-            if capability.count == 0 || self.seconds().saturating_add(BATCH_MARGIN_SECONDS) > expires {
-                return Err(Error::Malformed);
-            }
-            lock(&self.batches).insert(node, Batch { session, capability, next: 0 });
-        }
-    }
-
-    fn take_identifier(&self, node: NodeId) -> Option<Held> {
-        let mut batches = lock(&self.batches);
-        let batch = batches.get_mut(&node).filter(|batch| batch.session == self.calls.session.id())?;
-        let ends = self.seconds().saturating_add(BATCH_MARGIN_SECONDS) > batch.capability.expires_seconds;
-        if batch.next >= batch.capability.count || ends {
-            return None;
-        }
-        let first = batch.capability.object;
-        let object = ObjectId::new(first.node(), first.sequence() + u64::from(batch.next));
-        batch.next += 1;
-        Some(Held { object, capability: batch.capability })
-    }
-
-    fn seconds(&self) -> u32 {
-        u32::try_from(self.calls.shell.wall().parts().0).expect("the wall clock is between 1970 and 2106")
     }
 }

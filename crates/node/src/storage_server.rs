@@ -172,9 +172,10 @@ impl StorageServer {
             KeyName::Owner | KeyName::Node(_) => self.cluster.owner_uid,
         };
         let (epoch, now) = (self.cluster.epoch(), clock::wall_seconds());
+        let is_low = self.store.space()?.is_low();
         lock(&self.collector)
             .lease_objects(peer.session, owner_uid, count, &self.cluster.key, epoch, now)
-            .map(|capability| StorageAnswer::Batch { capability })
+            .map(|capability| StorageAnswer::Batch { capability, is_low })
     }
 
     /// Collects the orphans of a session without a connection to this node for a whole term.

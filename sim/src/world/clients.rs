@@ -154,6 +154,7 @@ impl World {
             WireMessage::Storage(StorageRequest::LeaseObjects { .. }) => {
                 Message::Batch { client, process, number, session, node }
             }
+            WireMessage::Storage(StorageRequest::Space) => Message::AskSpace { client, process, number, node },
             WireMessage::Node(request) => Message::AskNode { client, process, number, node, request },
             other => unreachable!("a client sends no {other:?} on a control connection"),
         };

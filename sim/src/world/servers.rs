@@ -5,6 +5,7 @@ use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::{changed, check};
 use crate::network::USUAL_MS;
+use crate::process::Ticket;
 use std::fmt;
 use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, Shard};
@@ -12,7 +13,7 @@ use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, ShardReply, ShardRequest};
-use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
+use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     Capability, Credentials, Error, InodeNumber, NodeId, ObjectId, Result, SessionId, ShardId, routing,
 };
@@ -367,6 +368,16 @@ impl World {
         let seconds = u32::try_from(self.now_at(node).wall.parts().0).unwrap_or(0);
         let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
         storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, FIRST_EPOCH, seconds)
+    }
+
+    /// A client asks for a node's space. Disks that are full are so for a while, and for writes alone.
+    pub(super) fn space_asked(&mut self, to: (usize, ProcessId, Ticket), node: NodeId) {
+        let free = 1 << 40;
+        let space = Space { total: free, free, reserve: 0, objects: 0, device: 0, device_free: free };
+        let reply = WireMessage::StorageReply(Ok(StorageAnswer::Space(space)));
+        let is_there = self.storage.contains_key(&node);
+        let answer = if is_there { Answer::Reply(Box::new(reply)) } else { Answer::Broken };
+        self.answer_client(to, answer);
     }
 
     /// A node other than that of the root shard is gone for good, with its shards and objects.

@@ -6,7 +6,8 @@
 //! it returns.
 
 use super::state::{Descriptor, RIGHT_MARGIN_MS, State};
-use crate::objects::{BATCH_MARGIN_SECONDS, ObjectWrite, Objects, Registration, request};
+use crate::new_objects::BATCH_MARGIN_SECONDS;
+use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use std::sync::Arc;

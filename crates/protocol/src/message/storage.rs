@@ -61,6 +61,8 @@ pub enum StorageAnswer {
     /// Identifiers `capability.object` and the `capability.count - 1` after it, with the right to make and write them.
     Batch {
         capability: Capability,
+        /// The store has little space left ([`Space::is_low`]): new objects are better made elsewhere.
+        is_low: bool,
     },
     Object {
         size: u64,
@@ -84,4 +86,11 @@ pub struct Space {
     pub device: u64,
     /// What the device has free: all stores on it together cannot write more.
     pub device_free: u64,
+}
+
+impl Space {
+    /// Less than a twentieth is free, and less than 16 GiB.
+    pub fn is_low(&self) -> bool {
+        self.free < (self.total / 20).min(16 << 30)
+    }
 }

@@ -399,7 +399,7 @@ fn session_fence() -> SessionFence {
 pub fn storage_answers() -> Vec<StorageAnswer> {
     vec![
         StorageAnswer::Done,
-        StorageAnswer::Batch { capability: capability() },
+        StorageAnswer::Batch { capability: capability(), is_low: true },
         StorageAnswer::Object { size: 4096, mtime: time() },
         StorageAnswer::Space(space()),
     ]
