@@ -25,6 +25,7 @@ enum Verb {
     Umount(verb::umount::Args),
     User(verb::user::Args),
     Node(verb::node::Args),
+    Balance(verb::node::balance::Args),
     Serve(verb::serve::Args),
     Host(verb::host::Args),
     Guard(verb::guard::Args),
@@ -40,6 +41,7 @@ enum Verb {
     Rm(verb::rm::Args),
     Mkdir(verb::mkdir::Args),
     Layout(verb::layout::Args),
+    Convert(verb::convert::Args),
     Doctor(verb::doctor::Args),
     Debug(verb::debug::Args),
     Store(verb::store::Args),
@@ -49,9 +51,9 @@ enum Verb {
 
 /// The verbs as the short help shows them. Hidden ones (`serve`, `host`, `guard`) have their own long help.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Run", &["up", "down", "node", "mount", "umount", "user"]),
+    ("Run", &["up", "down", "node", "balance", "mount", "umount", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
-    ("Move", &["cp", "mv", "rm", "mkdir", "layout"]),
+    ("Move", &["cp", "mv", "rm", "mkdir", "layout", "convert"]),
     ("Tools", &["doctor", "debug", "store", "completions", "man"]),
 ];
 
@@ -66,6 +68,7 @@ impl Cli {
             Verb::Umount(args) => verb::umount::run(&args),
             Verb::User(args) => verb::user::run(&args),
             Verb::Node(args) => verb::node::run(&args),
+            Verb::Balance(args) => verb::node::balance::run(&args),
             Verb::Serve(args) => verb::serve::run(&args),
             Verb::Host(args) => verb::host::run(&args),
             Verb::Guard(args) => verb::guard::run(&args),
@@ -81,6 +84,7 @@ impl Cli {
             Verb::Rm(args) => verb::rm::run(&args),
             Verb::Mkdir(args) => verb::mkdir::run(&args),
             Verb::Layout(args) => verb::layout::run(&args),
+            Verb::Convert(args) => verb::convert::run(&args),
             Verb::Doctor(args) => verb::doctor::run(&args),
             Verb::Debug(args) => verb::debug::run(&args),
             Verb::Store(args) => verb::store::run(&args),
@@ -100,10 +104,10 @@ pub fn parse() -> Cli {
 pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(
-        "{{about}}\n\n{{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
+        "{{about}}\n{{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
          running), others of this machine.\n{}\nOptions:\n      --key FILE  Work as the user of this key [default: \
          WEFT_KEY, ~/.config/weft/NAME.key]\n  -h, --help      This help; of a verb: -h short, --help with \
-         examples\n  -V, --version   The version\n",
+         examples; -V, --version: the version\n",
         groups_text(&command)
     );
     command.help_template(template)

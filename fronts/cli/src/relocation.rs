@@ -60,9 +60,14 @@ impl Room {
         Self::new(answers.filter(|(node, _)| takes(node) && !without.contains(node)).collect())
     }
 
-    /// Whether there is no node.
-    pub fn has_none(&self) -> bool {
-        locked(&self.free).is_empty()
+    /// How many nodes there are.
+    pub fn count(&self) -> usize {
+        locked(&self.free).len()
+    }
+
+    /// What the node with the most room can take.
+    pub fn most(&self) -> u64 {
+        locked(&self.free).values().copied().max().unwrap_or(0)
     }
 
     /// The nodes, the one with the most room first; `bytes` are going to the first ones.
@@ -91,6 +96,16 @@ pub struct Outcomes {
     /// Of files that stay, since somebody has them open.
     pub in_use: Vec<WeftPath>,
     pub failed: u64,
+}
+
+impl Outcomes {
+    /// Of more files.
+    pub fn add(&mut self, more: Self) {
+        self.files += more.files;
+        self.bytes += more.bytes;
+        self.in_use.extend(more.in_use);
+        self.failed += more.failed;
+    }
 }
 
 /// Moves files.

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod cat;
 pub mod completions;
+pub mod convert;
 pub mod cp;
 pub mod debug;
 pub mod df;

@@ -3,6 +3,7 @@
 //! A node is started, recorded, and only then joins: a run of this verb that is killed leaves nothing that `weft down`
 //! does not end. Who decides on the map, and who learns of it when: docs/decisions/0023.
 
+pub mod balance;
 mod drain;
 mod remove;
 

@@ -106,7 +106,7 @@ pub(super) fn empty_of_files(session: &Session, map: &ClusterMap, node: NodeId, 
     let spaces = session.client.space().explain(|| format!("df {}", map.name))?;
     let from: BTreeSet<NodeId> = [node].into();
     let room = Room::beside(session, &spaces, &from);
-    if room.has_none() {
+    if room.count() == 0 {
         return Err(Failure::new(format!("\"{}\" has no other node that stores files", map.name))
             .remedy("`weft node add` adds one; `weft df` tells what each has"));
     }
@@ -149,7 +149,7 @@ pub(super) fn change_node(
 }
 
 /// Has the root shard's node move a shard.
-fn move_shard(session: &Session, map: &ClusterMap, shard: ShardId, to: NodeId) -> Outcome<ClusterMap> {
+pub(super) fn move_shard(session: &Session, map: &ClusterMap, shard: ShardId, to: NodeId) -> Outcome<ClusterMap> {
     match change_map(session, map, &NodeRequest::Move { shard, to }, PATIENCE)? {
         Err(Error::Unreachable) => {
             Err(Failure::new(format!("shard {shard} stays where it was: it was not at {} in time", node_name(to)))
