@@ -205,25 +205,27 @@ impl Relocation<'_> {
         Ok(())
     }
 
-    /// Returns how many bytes were copied.
-    fn move_file(&self, file: &Found, progress: &Progress) -> Result<u64, Error> {
+    /// Returns how many bytes were copied; `None`: it is where it is to be.
+    fn move_file(&self, file: &Found, progress: &Progress) -> Result<Option<u64>, Error> {
         let client = &self.session.client;
         let attributes = client.attributes(&self.who, file.inode)?.attributes;
         if !(self.concerns)(&attributes) {
-            return Ok(0);
+            return Ok(None);
         }
         let destination = (self.choose)(&attributes);
         let (mut since, percent) = (Instant::now(), self.share.percent);
-        client.relocate(&self.who, file.inode, &destination, &mut |bytes| {
+        let moved = client.relocate(&self.who, file.inode, &destination, &mut |bytes| {
             progress.copied(bytes as u64);
             thread::sleep(since.elapsed() * (100 - percent) / percent);
             since = Instant::now();
-        })
+        });
+        moved.map(Some)
     }
 
-    fn count(&self, file: &Found, moved: Result<u64, Error>, outcomes: &mut Outcomes) {
+    fn count(&self, file: &Found, moved: Result<Option<u64>, Error>, outcomes: &mut Outcomes) {
         match moved {
-            Ok(bytes) => {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
                 outcomes.files += 1;
                 outcomes.bytes += bytes;
             }

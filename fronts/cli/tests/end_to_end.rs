@@ -48,6 +48,8 @@ mod others;
 mod posix;
 #[path = "end_to_end/regions.rs"]
 mod regions;
+#[path = "end_to_end/relocations.rs"]
+mod relocations;
 #[path = "end_to_end/removal.rs"]
 mod removal;
 #[path = "end_to_end/shards.rs"]
