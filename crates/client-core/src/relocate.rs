@@ -193,3 +193,19 @@ fn runs(bytes: &[u8], is_last: bool) -> Vec<std::ops::Range<usize>> {
     }
     runs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_not_written_but_for_the_end_of_the_file() {
+        let mut bytes = vec![0; 4 * HOLE_BYTES + 10];
+        assert!(runs(&bytes, false).is_empty());
+        assert_eq!(runs(&bytes, true), [4 * HOLE_BYTES..4 * HOLE_BYTES + 10]);
+        (bytes[HOLE_BYTES], bytes[3 * HOLE_BYTES - 1]) = (1, 1);
+        assert_eq!(runs(&bytes, false), [HOLE_BYTES..3 * HOLE_BYTES], "what lies side by side is one run");
+        assert_eq!(runs(&bytes, true), [HOLE_BYTES..3 * HOLE_BYTES, 4 * HOLE_BYTES..4 * HOLE_BYTES + 10]);
+        assert!(runs(&[], true).is_empty());
+    }
+}

@@ -518,6 +518,9 @@ impl<K: KeyValue> Shard<K> {
             parked.pending -= 1;
             if parked.pending == 0 {
                 self.ready.push_back(number);
+                if let Work::Call(call) = &parked.work {
+                    self.recalls.restart(call.session(), parked.since_ms, self.now.boot_ms);
+                }
             }
         }
     }

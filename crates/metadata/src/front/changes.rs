@@ -191,7 +191,7 @@ impl<K: KeyValue> Shard<K> {
 
     /// Whether nobody else has used the file of a change of objects since the session was granted the lease that it
     /// names, and the session has not cut it by another call.
-    fn is_alone(&self, call: &Call) -> bool {
+    pub(super) fn is_alone(&self, call: &Call) -> bool {
         let ShardRequest::Relocate { inode, granted, .. } = call.request else { return false };
         let key = LeaseKey::Data(inode);
         let own = self.leases.holder(&key, call.session());

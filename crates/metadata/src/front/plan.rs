@@ -175,8 +175,12 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardRequest::SetXattr { inode, .. }
             | ShardRequest::RemoveXattr { inode, .. }
-            | ShardRequest::Stripe { inode, .. }
-            | ShardRequest::Relocate { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            | ShardRequest::Stripe { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            ShardRequest::Relocate { inode, .. } => {
+                if self.is_alone(call) {
+                    plan.alone(LeaseKey::Attributes(*inode));
+                }
+            }
             ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {
                 self.plan_new_name(plan, *parent, name)?;
             }

@@ -2,7 +2,9 @@
 //!
 //! One recall at a time asks one session for one key; everybody who needs the key waits on it. It is sent again each
 //! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
-//! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`).
+//! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`). A client may
+//! not be able to answer while a call of its own waits here, for another session that is gone: the time is counted anew,
+//! once, when such a call goes on.
 //!
 //! A number of a removed inode ([`LeaseKey::Inode`]) is recalled from those who were told it, but nobody waits: who
 //! does not answer for a term is asked no more, since the number ends by itself.
@@ -27,6 +29,8 @@ pub struct Outstanding {
     pub stamp: u64,
     /// When it was sent first.
     pub started_ms: u64,
+    /// It was counted anew since.
+    is_restarted: bool,
     /// When it is looked at next.
     due_ms: u64,
     /// Parked work that waits for it.
@@ -82,7 +86,8 @@ impl Recalls {
         self.latest += 1;
         let number = self.latest;
         let due_ms = now_ms + RESEND_MS;
-        let recall = Outstanding { session, key, to, stamp, started_ms: now_ms, due_ms, waiters: Vec::new() };
+        let (started_ms, is_restarted, waiters) = (now_ms, false, Vec::new());
+        let recall = Outstanding { session, key, to, stamp, started_ms, is_restarted, due_ms, waiters };
         self.outstanding.insert(number, recall);
         let other = self.numbers.insert((key, session), number);
         assert!(other.is_none(), "{key:?} was being recalled from {session} already");
@@ -106,6 +111,18 @@ impl Recalls {
     /// The recalls that work waits for.
     pub fn waited_by(&self, waiter: u64) -> impl Iterator<Item = &Outstanding> {
         self.outstanding.values().filter(move |recall| recall.waiters.contains(&waiter))
+    }
+
+    /// A call of the session has waited since then, and goes on: it has a whole term to answer, unless it had a second
+    /// one before.
+    pub fn restart(&mut self, session: SessionId, since_ms: u64, now_ms: u64) {
+        if now_ms < since_ms + RESEND_MS {
+            return;
+        }
+        let recalls = self.outstanding.values_mut().filter(|recall| recall.session == session);
+        for recall in recalls.filter(|recall| !recall.is_restarted) {
+            (recall.started_ms, recall.is_restarted) = (now_ms, true);
+        }
     }
 
     /// When a recall is due next.

@@ -14,6 +14,7 @@ mod moving;
 mod orphans;
 mod passing;
 mod random;
+mod relocations;
 mod renames;
 mod repeats;
 mod shards;

@@ -1,0 +1,130 @@
+//! Files that get other objects, and kernels that have pages of a file without one.
+
+use super::harness::*;
+use weft_protocol::message::shard::*;
+use weft_protocol::*;
+
+const THERE: u64 = 30;
+
+/// Gives a file these objects, as of a grant with this stamp.
+fn relocate(inode: InodeNumber, granted: u64, objects: &[u64]) -> ShardRequest {
+    let objects: Vec<ObjectId> = objects.iter().copied().map(object).collect();
+    let plan = if objects.len() > 1 { StripePlan::new(2, 100) } else { None };
+    ShardRequest::Relocate { inode, granted, plan, objects, object_mtime: Timestamp(500) }
+}
+
+/// A file that nobody has open, and one that A has opened alone; with the stamp of what that granted.
+fn opened_alone() -> (World, InodeNumber, u64) {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.removed_objects();
+    let opened = world.ok(A, open(inode, Access::ReadWrite));
+    assert!(grants(&opened).contains(Grants::DATA_EXCLUSIVE));
+    let granted = world.stamp();
+    (world, inode, granted)
+}
+
+#[test]
+fn a_file_that_one_session_alone_uses_gets_other_objects_and_nothing_else_changes() {
+    let (mut world, inode, granted) = opened_alone();
+    let before = attributes(&world.ok(A, stat(inode))).clone();
+    let after = attributes(&world.ok(A, relocate(inode, granted, &[THERE]))).clone();
+    assert_eq!(after.layout.objects(), [object(THERE)]);
+    assert_eq!((after.size, after.mtime, after.ctime), (before.size, before.mtime, before.ctime));
+    assert_eq!(world.removed_objects(), [object(1)]);
+    // A second one keeps an object.
+    let after = attributes(&world.ok(A, relocate(inode, granted, &[THERE, 31]))).clone();
+    assert_eq!(after.layout.plan(), StripePlan::new(2, 100));
+    assert_eq!(world.removed_objects(), [], "it has both");
+    world.ok(A, relocate(inode, granted, &[31]));
+    assert_eq!(world.removed_objects(), [object(THERE)]);
+    // The time of the new object is none of the file's.
+    world.ok(A, ShardRequest::EndSession);
+    assert_eq!(attributes(&world.ok(B, stat(inode))).mtime, before.mtime);
+}
+
+#[test]
+fn objects_for_a_file_that_was_used_since_are_removed() {
+    let used: [(&str, fn(&mut World, InodeNumber)); 4] = [
+        ("opened by another session", |world, inode| {
+            let token = world.waits(B, open(inode, Access::Read));
+            world.answer_recalls(LeaseMode::Open);
+            world.done(token);
+        }),
+        ("another session waits for it", |world, inode| {
+            world.waits(B, open(inode, Access::Write));
+        }),
+        ("opened again by the same session", |world, inode| {
+            world.ok(A, open(inode, Access::ReadWrite));
+        }),
+        ("cut by the same session", |world, inode| {
+            let token = world.waits(A, resize(inode, 3));
+            let (asked, _) = world.asked_storage();
+            world.storage_answers(asked, 3, 90);
+            world.done(token);
+        }),
+    ];
+    for (how, uses) in used {
+        let (mut world, inode, granted) = opened_alone();
+        uses(&mut world, inode);
+        assert_eq!(world.refused(A, relocate(inode, granted, &[THERE])), Error::WouldBlock, "{how}");
+        assert_eq!(world.removed_objects(), [object(THERE)], "{how}");
+    }
+    let (mut world, inode, granted) = opened_alone();
+    assert_eq!(world.refused(A, relocate(inode, granted - 1, &[1, THERE])), Error::WouldBlock);
+    assert_eq!(world.removed_objects(), [object(THERE)], "the other one is the file's");
+    assert_eq!(world.refused(B, relocate(inode, granted, &[THERE])), Error::WouldBlock);
+    assert_eq!(world.refused(A, relocate(inode, granted, &[])), Error::Invalid);
+}
+
+#[test]
+fn kernels_that_may_have_zeros_of_a_file_are_asked_before_it_has_its_first_object() {
+    let mut world = World::new();
+    let cached = OpenFlags { page_cache: PageCache::All, ..flags(Access::Read) };
+    let made = world.ok(A, create("f"));
+    let inode = attributes(&made).inode;
+    for session in [B, C] {
+        let page_cache = if session == B { cached.page_cache } else { PageCache::None };
+        let request = ShardRequest::Open { inode, flags: OpenFlags { page_cache, ..cached } };
+        let token = world.call(session, request);
+        world.answer_recalls(LeaseMode::Open);
+        world.done(token);
+    }
+    let token = world.call(A, commit(inode, 1, 50));
+    let asked = world.recalled();
+    assert!(asked.contains(&(B, LeaseKey::Data(inode), LeaseMode::Open)), "{asked:?}");
+    assert!(!asked.iter().any(|(session, key, _)| *session == C && *key == LeaseKey::Data(inode)), "{asked:?}");
+    assert_eq!(world.result(token), None);
+    world.answer_recalls(LeaseMode::Open);
+    assert_eq!(attributes(&world.done(token)).layout.objects(), [object(1)]);
+    world.waits(A, commit(inode, 1, 70));
+    assert_eq!(
+        (world.recalled(), world.storage.len()),
+        (vec![], 1),
+        "the storage server alone is asked for later ones"
+    );
+}
+
+#[test]
+fn a_writer_whose_first_report_waits_for_a_silent_session_has_time_to_answer_afterwards() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(C, create("f"))).inode;
+    let cached = OpenFlags { page_cache: PageCache::All, ..flags(Access::ReadWrite) };
+    for session in [A, B] {
+        let token = world.call(session, ShardRequest::Open { inode, flags: cached });
+        world.answer_recalls(LeaseMode::Open);
+        world.done(token);
+    }
+    // B is silent. A's report waits for it, and so A answers nothing about the file.
+    let first = world.waits(A, commit(inode, 1, 50));
+    let second = world.waits(C, commit(inode, 2, 70));
+    let asked = world.recalled();
+    assert!([A, B].iter().all(|session| asked.contains(&(*session, LeaseKey::Data(inode), LeaseMode::Open))));
+    world.expire(&[A, C]);
+    assert_eq!(attributes(&world.done(first)).layout.objects(), [object(1)]);
+    assert_eq!(world.ok(A, ShardRequest::Ping), ShardAnswer::Done, "its session goes on");
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 50, 90);
+    assert_eq!(attributes(&world.done(second)).layout.objects(), [object(1)], "the first one's");
+}
