@@ -560,8 +560,8 @@ impl FileState {
         replaced
     }
 
-    /// The file has other objects with the same bytes: what the shard answered holds, and the right to them is asked for.
-    /// As this client's `number`-th report or change.
+    /// The file has other objects with the same bytes: what the shard answered holds, as this client's `number`-th
+    /// report or change, and the right to them is asked for.
     pub fn relocated(&mut self, attributes: &Attributes, stamp: u64, number: u64) {
         self.attributes = attributes.clone();
         self.changed_stamp = stamp;

@@ -36,7 +36,8 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Share {
     /// Percentage of the time for which each of the copying threads copies; it rests for the others
-    #[arg(long = "share", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long = "share", value_name = "PERCENT", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     percent: u32,
 }
 

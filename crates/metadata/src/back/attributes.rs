@@ -252,8 +252,8 @@ impl<K: KeyValue> Back<K> {
         Ok(ShardAnswer::Entry { attributes: directory.attributes(number), grants: Grants::empty() })
     }
 
-    /// The file gets other objects with the same bytes. What goes is removed: objects that it had, or those that it does
-    /// not get.
+    /// The file gets other objects with the same bytes. What goes is removed: objects that it had, or those that it
+    /// does not get.
     pub(super) fn relocate(
         &mut self,
         number: InodeNumber,

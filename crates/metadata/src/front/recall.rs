@@ -2,9 +2,9 @@
 //!
 //! One recall at a time asks one session for one key; everybody who needs the key waits on it. It is sent again each
 //! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
-//! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`). A client may
-//! not be able to answer while a call of its own waits here, for another session that is gone: the time is counted anew,
-//! once, when such a call goes on.
+//! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`). A client
+//! may not be able to answer while a call of its own waits here, for another session that is gone: the time is counted
+//! anew, once, when such a call goes on.
 //!
 //! A number of a removed inode ([`LeaseKey::Inode`]) is recalled from those who were told it, but nobody waits: who
 //! does not answer for a term is asked no more, since the number ends by itself.

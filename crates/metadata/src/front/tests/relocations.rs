@@ -43,9 +43,12 @@ fn a_file_that_one_session_alone_uses_gets_other_objects_and_nothing_else_change
     assert_eq!(attributes(&world.ok(B, stat(inode))).mtime, before.mtime);
 }
 
+/// A way to use a file.
+type Use = fn(&mut World, InodeNumber);
+
 #[test]
 fn objects_for_a_file_that_was_used_since_are_removed() {
-    let used: [(&str, fn(&mut World, InodeNumber)); 4] = [
+    let used: [(&str, Use); 4] = [
         ("opened by another session", |world, inode| {
             let token = world.waits(B, open(inode, Access::Read));
             world.answer_recalls(LeaseMode::Open);
