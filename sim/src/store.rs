@@ -241,7 +241,9 @@ impl Storage {
         let object = self.object(request.inode, request.object)?;
         let (size, mtime) = object.file.stat();
         let bulk_bytes = u32::try_from(told.0.len()).unwrap_or(u32::MAX);
-        Ok((DataReply { size, mtime, bulk_bytes, ..DataReply::default() }, told))
+        let is_held = request.operation == DataOperation::IsHeld && Rc::strong_count(&object.file) > 1;
+        let written_bytes = u32::from(is_held);
+        Ok((DataReply { size, mtime, bulk_bytes, written_bytes, ..DataReply::default() }, told))
     }
 
     /// Passes a descriptor with the reply. A fence that comes later finds the file open elsewhere.

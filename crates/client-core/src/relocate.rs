@@ -1,6 +1,7 @@
 //! Moving the bytes of files to other nodes, and from one layout to another.
 //!
-//! A copy is made under an exclusive lease on the file: nobody else has it open, or has it opened since the copy began.
+//! A copy is made under an exclusive lease on the file: nobody else has it open, or has opened it since the copy began.
+//! Nor has anybody a descriptor of an object's file, or a mapping of it, which would stay with the old object.
 //! Then the shard gives the file the new objects, and has the old ones removed. Other clients see the same bytes before
 //! and after; they learn of the objects when they open the file. A file that is in use is left alone.
 //!
@@ -8,7 +9,7 @@
 
 use crate::file_objects::{FileObjects, Held};
 use crate::files::Files;
-use crate::objects::{ObjectWrite, Objects};
+use crate::objects::{ObjectWrite, Objects, request};
 use crate::open_inode::{Copied, CopySource};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
@@ -64,6 +65,9 @@ impl<S: Shell> Files<S> {
         let io = &self.objects;
         let moved = async {
             let Some(source) = handle.open.begin_copy(io).await? else { return Ok(0) };
+            if io.is_held(inode, &source.objects).await? {
+                return Err(Error::WouldBlock);
+            }
             let Some(target) = self.target(inode, &source, destination).await? else { return Ok(0) };
             let copied = io.copy(inode, &source, &target, pace).await;
             let plan = destination.plan(&source);
@@ -123,6 +127,18 @@ impl<S: Shell> Files<S> {
 }
 
 impl<S: Shell> Objects<S> {
+    /// Whether anybody has one of the objects' files: a mapping by a kernel that reads and writes the object itself
+    /// outlives the handle that it was made by.
+    async fn is_held(&self, inode: InodeNumber, objects: &FileObjects) -> Result<bool> {
+        for held in objects.iter() {
+            let look = request(inode, DataOperation::IsHeld, held, 0, 0);
+            if self.data_write(&look, &[], None).await?.written_bytes > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Copies a file's bytes to those of the target's objects that are new. Returns how many, and the modification time
     /// of the target's objects.
     async fn copy(

@@ -148,6 +148,11 @@ impl<'a> DataConnection<'a> {
                 self.reply_stat(request, done)
             }
             DataOperation::Stat => self.reply_stat(request, object.stat()),
+            DataOperation::IsHeld => {
+                let held = |stat| DataReply { written_bytes: u32::from(object.is_held()), ..reply_with(request, stat) };
+                let reply = object.stat().map(held);
+                self.answer(&reply.unwrap_or_else(|error| DataReply::failed(request.id, &error)))
+            }
             DataOperation::Descriptor => match Admitted::by(&guard) {
                 // A fence waits until this guard has left, and then finds the file open elsewhere.
                 Ok(_admitted) => self.pass(request, &*object, grant),

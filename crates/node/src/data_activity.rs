@@ -109,6 +109,7 @@ fn name(operation: DataOperation) -> &'static str {
         DataOperation::Append => "append",
         DataOperation::Sync => "sync",
         DataOperation::Stat => "stat",
+        DataOperation::IsHeld => "look for descriptors",
         DataOperation::Descriptor => "pass descriptor",
         DataOperation::Share => "share memory",
         DataOperation::OpenRdma => "open RDMA",

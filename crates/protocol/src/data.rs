@@ -110,6 +110,9 @@ pub enum DataOperation {
     /// stands for the inode, be it an earlier one of the client's: when this is answered, no further byte of a write on
     /// that connection lands. A connection that is unknown has ended.
     Revoke = 13,
+    /// As `Stat`. The reply has 1 as bytes written if anybody has the object's file open or mapped, by a descriptor that
+    /// was passed.
+    IsHeld = 14,
 }
 
 impl DataOperation {
@@ -127,6 +130,7 @@ impl DataOperation {
             11 => Self::ShowMemory,
             12 => Self::ProbeMemory,
             13 => Self::Revoke,
+            14 => Self::IsHeld,
             _ => return None,
         })
     }

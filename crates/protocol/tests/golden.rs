@@ -264,6 +264,7 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::Append => "Append",
     DataOperation::Sync => "Sync",
     DataOperation::Stat => "Stat",
+    DataOperation::IsHeld => "IsHeld",
     DataOperation::Descriptor => "Descriptor",
     DataOperation::Share => "Share",
     DataOperation::OpenRdma => "OpenRdma",

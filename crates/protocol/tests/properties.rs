@@ -184,6 +184,7 @@ proptest! {
             10 => DataOperation::OpenRdma,
             11 => DataOperation::ShowMemory,
             12 => DataOperation::ProbeMemory,
+            14 => DataOperation::IsHeld,
             _ => DataOperation::Revoke,
         };
         let memory = BulkDescriptor { address, key, memory_type };

@@ -27,7 +27,7 @@ pub fn check_access(
     let capability = &request.capability;
     key.verify(capability, now_seconds)?;
     let needed = match request.operation {
-        DataOperation::Read | DataOperation::Stat => Rights::READ | Rights::WRITE,
+        DataOperation::Read | DataOperation::Stat | DataOperation::IsHeld => Rights::READ | Rights::WRITE,
         DataOperation::Write | DataOperation::Append | DataOperation::Sync => Rights::WRITE,
         DataOperation::Descriptor if request.bytes == 1 => Rights::WRITE,
         DataOperation::Descriptor => Rights::READ | Rights::WRITE,

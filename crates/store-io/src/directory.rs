@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
+use weft_sys::opened::is_open_elsewhere;
 
 /// Objects kept open. Beyond it the table is emptied of those nobody uses: a file is opened again in microseconds.
 const OPEN_OBJECTS_MAX: usize = 512;
@@ -53,6 +54,8 @@ pub struct DirectoryStore {
     /// Open objects, by file and object as their files are named: an object that another file claims is not found
     /// here either. Held for a look-up, never across I/O on file data.
     open: Mutex<HashMap<(InodeNumber, ObjectId), Arc<FileObject>>>,
+    /// Removed files of which a program has a descriptor, or a mapping, and a connection of the node one, too.
+    lingering: Mutex<Vec<Arc<FileObject>>>,
 }
 
 /// An object's open file.
@@ -116,7 +119,8 @@ impl DirectoryStore {
         let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
         let (objects, open) = (AtomicU64::new(0), Mutex::new(HashMap::new()));
         let has_windows = Windows::are_for(root.as_fd());
-        Self { place, root, account, call_bytes: usize::MAX, has_windows, objects, open }
+        let lingering = Mutex::default();
+        Self { place, root, account, call_bytes: usize::MAX, has_windows, objects, open, lingering }
     }
 
     /// Charges what an earlier run left.
@@ -233,14 +237,11 @@ impl ObjectStore for DirectoryStore {
         };
         file.removed.store(true, Ordering::Release);
         unlinkat(&self.root, Self::file_name(inode, object), AtFlags::empty()).map_err(device_error)?;
-        if Arc::strong_count(&file) > 1 {
-            // A connection has it at hand, which may be idle for long: its space is free now. No more than that is lost
-            // where it fails.
-            let _ = rustix::fs::ftruncate(&file.file, 0);
-            file.close_windows();
-        }
         self.objects.fetch_sub(1, Ordering::Relaxed);
         file.charge.end(0);
+        if !file.is_given_up() {
+            lock(&self.lingering).push(file);
+        }
         Ok(true)
     }
 
@@ -264,7 +265,12 @@ impl ObjectStore for DirectoryStore {
         Ok(found)
     }
 
+    fn settle(&self) {
+        lock(&self.lingering).retain(|file| !file.is_given_up());
+    }
+
     fn space(&self) -> Result<Space> {
+        self.settle();
         let below = rustix::fs::fstatvfs(&self.root).map_err(device_error)?;
         let device_free = below.f_bavail.saturating_mul(below.f_frsize);
         let device = rustix::fs::fstat(&self.root).map_err(device_error)?.st_dev;
@@ -300,6 +306,22 @@ fn size_of(file: impl AsFd) -> Result<ObjectStat> {
 }
 
 impl FileObject {
+    /// Whether the space of a removed file is free, or will be when whoever has it open closes it. A connection that has
+    /// it at hand may be idle for long: then the file is cut. Not while a program has it open, or mapped: it would find
+    /// the end of its file, or get SIGBUS.
+    fn is_given_up(self: &Arc<Self>) -> bool {
+        if Arc::strong_count(self) == 1 {
+            return true;
+        }
+        let is_unused = !is_open_elsewhere(self.file.as_fd());
+        if is_unused {
+            // No more than the space is lost where it fails.
+            let _ = rustix::fs::ftruncate(&self.file, 0);
+            self.close_windows();
+        }
+        is_unused
+    }
+
     fn check(&self) -> Result<()> {
         if self.removed.load(Ordering::Acquire) || self.replaced.load(Ordering::Acquire) {
             return Err(Error::NoObject);
@@ -385,6 +407,10 @@ impl ObjectHandle for FileObject {
         self.call_bytes
     }
 
+    fn is_held(&self) -> bool {
+        is_open_elsewhere(self.file.as_fd())
+    }
+
     fn descriptor(&self, write: bool) -> Option<Result<OwnedFd>> {
         if write && self.account.is_capped() {
             return None;
@@ -465,15 +491,35 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_object_keeps_its_bytes_while_a_program_has_its_file() {
+        let ground = Ground::new("lingering");
+        let store = DirectoryStore::open(&ground.0, None).unwrap();
+        let object = ObjectId::new(NodeId(1), 9);
+        let at_hand = store.open(InodeNumber::ROOT, object, true).unwrap();
+        assert!(!at_hand.is_held());
+        let passed = at_hand.descriptor(true).unwrap().unwrap();
+        rustix::io::pwrite(&passed, b"bytes", 0).unwrap();
+        assert!(at_hand.is_held());
+        assert_eq!(store.remove(InodeNumber::ROOT, object), Ok(true));
+        store.settle();
+        let mut found = [0; 5];
+        rustix::io::pread(&passed, &mut found[..], 0).unwrap();
+        assert_eq!(&found, b"bytes");
+        assert_eq!(lock(&store.lingering).len(), 1);
+        drop(passed);
+        store.settle();
+        assert_eq!(lock(&store.lingering).len(), 0, "its space is free, though a connection has it at hand");
+    }
+
+    #[test]
     fn the_space_of_a_removed_object_is_free_while_somebody_has_it_at_hand() {
         let ground = Ground::new("removed");
         let store = DirectoryStore::open(&ground.0, None).unwrap();
         let object = ObjectId::new(NodeId(1), 9);
-        let handle = store.open(InodeNumber::ROOT, object, true).unwrap();
-        let file = handle.descriptor(true).unwrap().unwrap();
-        assert_eq!(rustix::io::write(&file, &[7; 1 << 16]), Ok(1 << 16));
+        let handle = store.file_object(InodeNumber::ROOT, object, true).unwrap();
+        assert_eq!(rustix::io::write(&handle.file, &[7; 1 << 16]), Ok(1 << 16));
         assert_eq!(store.remove(InodeNumber::ROOT, object), Ok(true));
-        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        assert_eq!(rustix::fs::fstat(&handle.file).unwrap().st_blocks, 0);
         assert_eq!(handle.stat().err(), Some(Error::NoObject));
     }
 

@@ -172,6 +172,11 @@ pub trait ObjectHandle: Send + Sync {
         usize::MAX
     }
 
+    /// Whether anybody has its file open or mapped, by a descriptor that was passed.
+    fn is_held(&self) -> bool {
+        false
+    }
+
     /// A descriptor for a process of the same node, where the store has one to give; `write`: for writing too.
     fn descriptor(&self, _write: bool) -> Option<Result<std::os::fd::OwnedFd>> {
         None

@@ -3,7 +3,7 @@
 //! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile is as good as moved.
 //! Workers rest after each piece, so that they use the nodes and the network for a share of the time only.
 //!
-//! Cost: a message for each page of a listing, and seven or eight for each file that moves, beside its bytes.
+//! Cost: a message for each page of a listing, and eight or nine for each file that moves, beside its bytes.
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::output;

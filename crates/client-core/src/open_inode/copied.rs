@@ -54,6 +54,8 @@ impl<S: Shell> OpenInode<S> {
         if !state.is_alone() {
             return Err(Error::WouldBlock);
         }
+        // Else this client would be who has the object's file open.
+        state.descriptor = Descriptor::NotAsked;
         let known = &state.known;
         Ok(Some(CopySource {
             objects: state.objects()?,

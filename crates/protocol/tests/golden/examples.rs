@@ -632,6 +632,7 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::Append,
         DataOperation::Sync,
         DataOperation::Stat,
+        DataOperation::IsHeld,
         DataOperation::Descriptor,
         DataOperation::Share,
         DataOperation::OpenRdma,

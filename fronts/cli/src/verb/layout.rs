@@ -16,7 +16,7 @@ The layout of a directory is that of files and directories that are made in it
 from then on; what is there keeps its own. A whole file is on one node, near
 the client that wrote it first. A striped file is on several nodes in turns, so
 that it is not bound to the space of one; its bytes are lost with any of them.
-`weft cp` into such a directory stripes a file that is there already.
+`weft convert` stripes files that are there already.
 
 --json prints an array with an object per path:
   path, path_hex (null, or the bytes of a path that is not UTF-8), layout
@@ -82,7 +82,9 @@ pub fn set(session: &Session, path: &WeftPath, inode: InodeNumber, plan: Option<
     set.map_err(|error| {
         let failure = Failure::of_weft(format_args!("layout {path}"), &error);
         match error {
-            Error::NotDirectory => failure.remedy("set it of the directory; `weft cp` then makes a file anew in it"),
+            Error::NotDirectory => {
+                failure.remedy("set it of the directory; `weft convert` gives it to files that are there")
+            }
             Error::NotPermitted => failure.remedy("only the directory's owner may set it"),
             _ => failure,
         }
