@@ -110,8 +110,8 @@ pub enum DataOperation {
     /// stands for the inode, be it an earlier one of the client's: when this is answered, no further byte of a write on
     /// that connection lands. A connection that is unknown has ended.
     Revoke = 13,
-    /// As `Stat`. The reply has 1 as bytes written if anybody has the object's file open or mapped, by a descriptor that
-    /// was passed.
+    /// As `Stat`. The reply has 1 as bytes written if anybody has the object's file open or mapped, by a descriptor
+    /// that was passed.
     IsHeld = 14,
 }
 

@@ -306,9 +306,9 @@ fn size_of(file: impl AsFd) -> Result<ObjectStat> {
 }
 
 impl FileObject {
-    /// Whether the space of a removed file is free, or will be when whoever has it open closes it. A connection that has
-    /// it at hand may be idle for long: then the file is cut. Not while a program has it open, or mapped: it would find
-    /// the end of its file, or get SIGBUS.
+    /// Whether the space of a removed file is free, or will be when whoever has it open closes it. A connection that
+    /// has it at hand may be idle for long: then the file is cut. Not while a program has it open, or mapped: it would
+    /// find the end of its file, or get SIGBUS.
     fn is_given_up(self: &Arc<Self>) -> bool {
         if Arc::strong_count(self) == 1 {
             return true;
