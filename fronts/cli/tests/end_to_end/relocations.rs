@@ -3,8 +3,10 @@
 use super::{Ground, can_mount};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use weft_sys::shared_mapping::SharedMapping;
 
 /// Bytes of which no two files have the same.
 fn content(number: usize) -> Vec<u8> {
@@ -156,4 +158,46 @@ fn new_files_go_where_there_is_room_and_everywhere_without_a_near_node() {
     ground.weft(&["up", "e2e", "--nodes", "3", "--identity-per-node"]);
     ground.weft(&["cp", "-q", "-r", "small", "e2e:/"]);
     assert_eq!(objects(&ground), [2, 2, 2]);
+}
+
+/// Maps a new file, and closes it.
+fn mapped(path: &Path) -> SharedMapping {
+    fs::write(path, content(1)).expect("written");
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).expect("opened");
+    SharedMapping::new(file.as_fd(), content(1).len(), true).expect("mapped")
+}
+
+/// What a mapping begins with.
+fn first(mapping: &SharedMapping) -> [u8; 3] {
+    let mut bytes = [0; 3];
+    mapping.load(0, &mut bytes).expect("the pages are there");
+    bytes
+}
+
+#[test]
+fn a_mapping_of_a_closed_file_outlives_its_name_and_keeps_it_from_moving() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("relocate-mapped");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let [one, _] = mounts(&ground);
+    let removed = mapped(&one.join("removed"));
+    fs::remove_file(one.join("removed")).expect("removed");
+    while objects(&ground) != [0] {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(&first(&removed), b"1 1");
+    removed.store(0, b"new").expect("stored");
+    assert_eq!(&first(&removed), b"new");
+    let kept = mapped(&one.join("kept"));
+    ground.weft(&["node", "add", "e2e"]);
+    let said = ground.weft_fails(2, &["node", "drain", "e2e", "n00"]);
+    assert!(said.contains("e2e:/kept is in use"), "{said}");
+    kept.store(0, b"new").expect("stored");
+    assert!(fs::read(one.join("kept")).expect("read").starts_with(b"new"));
+    drop(kept);
+    ground.weft(&["node", "drain", "e2e", "n00"]);
+    assert!(fs::read(one.join("kept")).expect("read").starts_with(b"new"));
+    assert_eq!(objects(&ground), [0, 1]);
 }
