@@ -153,7 +153,7 @@ fn one_seed_gives_one_run() {
 fn all_seeds_hold_while_nodes_join() {
     let mut sums = [0u64; 5];
     // One seed in a thousand has a storage server meet an object of a shard that its map lacks.
-    for seed in (0..150).chain([1105]) {
+    for seed in (0..150).chain([802]) {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- joins replay {seed}");
         let (tally, _) = run_seed(Kind::Joins, seed, false);
         let counts =

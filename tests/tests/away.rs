@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::collections::BTreeSet;
 use weft_client::protocol::message::shard::CreateFile;
 use weft_client::protocol::{InodeNumber, Name, NodeId, routing};
 use weft_client::{Client, OpenOptions, Way};
@@ -37,9 +38,10 @@ fn client_elsewhere(fs: &FileSystem, way: Way) -> (Client, NodeId) {
     panic!("every client chose node 0");
 }
 
-fn what_is_new_goes_to_a_living_node(way: Way, near: bool) {
-    let mut fs = FileSystem::start(Wanted { nodes: 3, shards_per_node: 1, near, ..Wanted::default() });
-    let (client, home) = client_elsewhere(&fs, way);
+#[test]
+fn a_client_whose_home_ended_makes_files_elsewhere() {
+    let mut fs = FileSystem::start(Wanted { nodes: 3, shards_per_node: 1, ..Wanted::default() });
+    let (client, home) = client_elsewhere(&fs, Way::Auto);
     assert_eq!(make(&client, "before"), (home, home), "files and directories are made at the client's home");
     fs.stop_node(home);
     let (file_at, directory_at) = make(&client, "after");
@@ -47,19 +49,28 @@ fn what_is_new_goes_to_a_living_node(way: Way, near: bool) {
     assert_eq!(make(&client, "later"), (file_at, file_at), "and stays there");
     // Others come by chance to any node, also to the one that has ended.
     for number in 0..8 {
-        let (file_at, directory_at) = make(&fs.client(way), &format!("new{number}"));
+        let (file_at, directory_at) = make(&fs.client(Way::Auto), &format!("new{number}"));
         assert!(file_at != home && directory_at != home, "{file_at} {directory_at}");
     }
 }
 
 #[test]
-fn a_client_whose_home_ended_makes_files_elsewhere() {
-    what_is_new_goes_to_a_living_node(Way::Auto, true);
-}
-
-#[test]
-fn a_client_whose_home_ended_makes_files_elsewhere_over_tcp() {
-    what_is_new_goes_to_a_living_node(Way::Tcp, false);
+fn a_client_without_a_node_on_its_machine_makes_files_at_all_that_live() {
+    let mut fs = FileSystem::start(Wanted { nodes: 3, shards_per_node: 1, near: false, ..Wanted::default() });
+    let client = fs.client(Way::Tcp);
+    let made = |text: &str| (0..6).map(|number| make(&client, &format!("{text}{number}"))).collect::<Vec<_>>();
+    let files = |made: &[(NodeId, NodeId)]| made.iter().map(|(file, _)| *file).collect::<BTreeSet<_>>();
+    assert_eq!(files(&made("before")), [NodeId(0), NodeId(1), NodeId(2)].into());
+    let ended = NodeId(2);
+    fs.stop_node(ended);
+    let after = made("after");
+    assert_eq!(files(&after), [NodeId(0), NodeId(1)].into());
+    assert!(after.iter().all(|(_, directory)| *directory != ended), "{after:?}");
+    // Others begin with any node, also with the one that has ended.
+    for number in 0..8 {
+        let (file_at, directory_at) = make(&fs.client(Way::Tcp), &format!("new{number}"));
+        assert!(file_at != ended && directory_at != ended, "{file_at} {directory_at}");
+    }
 }
 
 #[test]
