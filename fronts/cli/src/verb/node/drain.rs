@@ -23,11 +23,10 @@ of `/` too. Calls for what is in a shard wait while it moves; a line for each
 shard says for how long. Clients and mounts learn of it by themselves, and make
 their files at other nodes from then on.
 
-Then what files have at the node is copied to the nodes with the most room,
-under locks that give way: a file that somebody opens meanwhile, or has open,
-stays where it is, and is named if it does so for some seconds. The node goes
-on serving it, and has to run. --cancel has new files and shards come to the
-node again.
+Then what files have at the node is copied to the nodes with the most room. A
+file that a program has open, or mapped, stays where it is, and is named if it
+does so for some seconds: the node goes on serving it, and has to run.
+--cancel has new files and shards come to the node again.
 
 Examples:
   weft node drain job42 n03
