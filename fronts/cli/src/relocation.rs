@@ -256,12 +256,14 @@ pub fn tell(outcomes: &Outcomes, took: Duration, done: &str) -> Outcome<()> {
     for path in in_use.iter().take(usize::try_from(SAID_MAX).expect("few")) {
         output::note(format_args!("{path} is in use"));
     }
-    if in_use.is_empty() && *failed == 0 {
-        return Ok(());
-    }
-    Err(Failure::new(format!("{} files in use stay where they are, and {failed} that failed", in_use.len()))
-        .remedy("close them, and try again")
-        .failed())
+    let used = format!("{} files in use stay where they are", in_use.len());
+    let failure = match (in_use.len(), failed) {
+        (0, 0) => return Ok(()),
+        (0, failed) => Failure::new(format!("{failed} files stay where they are: see above")),
+        (_, 0) => Failure::new(used).remedy("close them, and try again"),
+        (_, failed) => Failure::new(format!("{used}, and {failed} others: see above")),
+    };
+    Err(failure.failed())
 }
 
 fn next(work: &Mutex<Receiver<Found>>) -> Option<Found> {
