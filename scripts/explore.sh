@@ -30,7 +30,7 @@ cat >&2 <<END
 new seeds failed:$failed. For each, run the command that replays it, here and at the commit before.
   If it fails here alone, this change is at fault, or has changed what the seed does: find out which.
   If it fails there, too, the defect is older: mend it, or add the seed, with what it shows, to "What is known to be
-  missing" in docs/simulation.md. `record` and `shorten` make a short script of it, which shows what matters and
+  missing" in docs/simulation.md. \`record\` and \`shorten\` make a short script of it, which shows what matters and
   keeps its meaning: put it into sim/scripts when its cause is mended.
 END
 exit 1
