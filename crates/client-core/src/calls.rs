@@ -320,8 +320,7 @@ impl<S: Shell> Calls<S> {
         self.attributes_of(self.call_in(slot, who, routing::of_inode(inode), request).await?)
     }
 
-    /// As [`Calls::call_for_attributes`], of a change that others may have overtaken. The reply to one that was resent
-    /// may be that to its first attempt, and tells of the inode as it was then: in that case the shard is asked again.
+    /// As [`Calls::call_for_attributes`], of a change that others may have overtaken.
     pub(crate) async fn change_for_attributes(
         &self,
         who: &Credentials,
@@ -329,15 +328,10 @@ impl<S: Shell> Calls<S> {
         request: ShardRequest,
     ) -> Result<(Attributes, u64)> {
         let answer = self.call_in(SlotFor::Caller, who, routing::of_inode(inode), request).await?;
-        let resent = answer.resent;
-        let told = self.attributes_of(answer)?;
-        if !resent {
-            return Ok(told);
-        }
-        self.call_for_attributes(SlotFor::Caller, who, inode, ShardRequest::GetAttributes { inode }).await
+        self.attributes_after(answer, None, SlotFor::Caller, who, inode).await
     }
 
-    /// As [`Calls::call_for_attributes`]. `session`: the call tells of what this session holds, and is made in no
+    /// As [`Calls::change_for_attributes`]. `session`: the call tells of what this session holds, and is made in no
     /// other: in the next one, the file may be open already, and what the last one knew of it would be believed.
     pub(crate) async fn report(
         &self,
@@ -347,7 +341,25 @@ impl<S: Shell> Calls<S> {
         inode: InodeNumber,
         request: ShardRequest,
     ) -> Result<(Attributes, u64)> {
-        self.attributes_of(self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?)
+        let answer = self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?;
+        self.attributes_after(answer, Some(session), slot, who, inode).await
+    }
+
+    /// What the answer to a change tells of the inode. The reply to a call that was resent may be that to its first
+    /// attempt, and tells of the inode as it was then: in that case the shard is asked again.
+    async fn attributes_after(
+        &self,
+        answer: Answer,
+        session: Option<SessionId>,
+        slot: SlotFor,
+        who: &Credentials,
+        inode: InodeNumber,
+    ) -> Result<(Attributes, u64)> {
+        if !answer.resent {
+            return self.attributes_of(answer);
+        }
+        let request = ShardRequest::GetAttributes { inode };
+        self.attributes_of(self.call_of(session, slot, who, routing::of_inode(inode), request).await?)
     }
 
     fn attributes_of(&self, answer: Answer) -> Result<(Attributes, u64)> {
