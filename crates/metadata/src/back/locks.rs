@@ -243,23 +243,31 @@ impl<K: KeyValue> Back<K> {
         self.locks.within(directory)
     }
 
+    /// A directory and those that it is in up to `/`, as far as they are at this shard, and [`ABOVE_MAX`] at most.
+    fn way_up(&self, of: InodeNumber) -> impl Iterator<Item = InodeNumber> {
+        let here = |at: &InodeNumber| *at == InodeNumber::ROOT || self.is_here(*at);
+        let parent = |at: &InodeNumber| self.directory(*at).ok().map(|directory| directory.parent);
+        let next = move |at: &InodeNumber| parent(at).filter(|_| *at != InodeNumber::ROOT).filter(here);
+        std::iter::successors(Some(of).filter(here), next).take(ABOVE_MAX)
+    }
+
+    /// The other intent that may have decided to move one of the directories that [`Back::above`] would tell of.
+    pub fn lock_on_way_up(&self, intent: IntentId, of: InodeNumber) -> Option<IntentId> {
+        let mut movable = self.way_up(of).filter(|at| *at != InodeNumber::ROOT);
+        movable.find_map(|at| self.locks.inode(at).filter(|by| *by != intent))
+    }
+
     /// What a directory is in, for an intent that has locked the tree. [`Error::Busy`]: another intent may have decided
     /// to move one of these, and not reached this shard yet. It cannot be waited for, since it may wait for this one.
     pub(super) fn above(&self, intent: IntentId, of: InodeNumber) -> Result<PeerAnswer> {
-        let (mut directories, mut at) = (Vec::new(), of);
-        let next = loop {
-            if at == InodeNumber::ROOT {
-                directories.push(at);
-                break None;
-            }
-            if !self.is_here(at) || directories.len() == ABOVE_MAX {
-                break Some(at);
-            }
-            if self.locks.inode(at).is_some_and(|by| by != intent) {
-                return Err(Error::Busy);
-            }
-            directories.push(at);
-            at = self.directory(at)?.parent;
+        if self.lock_on_way_up(intent, of).is_some() {
+            return Err(Error::Busy);
+        }
+        let directories: Vec<_> = self.way_up(of).collect();
+        let next = match directories.last() {
+            Some(&InodeNumber::ROOT) => None,
+            Some(&top) => Some(self.directory(top)?.parent),
+            None => Some(of),
         };
         Ok(PeerAnswer::Above { directories, next })
     }

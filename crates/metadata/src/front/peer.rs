@@ -102,6 +102,13 @@ impl<K: KeyValue> Shard<K> {
                     return Err(pause);
                 }
             }
+            // The shard of the intent that is in the way may be gone for good: what it may have decided is not known.
+            PeerStep::Ancestors { of }
+                if let Some(by) = self.back.lock_on_way_up(intent, *of)
+                    && self.locked.is_cut_off(by) =>
+            {
+                return Ok(Err(Error::Unreachable));
+            }
             PeerStep::Carry { changes } if self.back.lock_session(intent).is_some() => {
                 for change in changes {
                     self.plan_change(&mut plan, change);

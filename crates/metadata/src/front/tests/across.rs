@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::front::Event;
-use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::peer::{Fate, IntentId, Lock, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
@@ -453,6 +453,31 @@ fn who_waits_for_a_coordinator_that_is_gone_is_told_so() {
     several.worlds[1].pass(3000, &[A, B]);
     several.settle();
     assert!(several.names((d2, "g")).is_some() && several.has_no_locks());
+}
+
+#[test]
+fn a_move_below_what_a_shard_that_is_gone_has_locked_is_told_so() {
+    let mut several = Several::new();
+    let [_, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
+    let below = |parent, node| ShardRequest::MakeDirectory { parent, name: name("d"), mode: 0o755, home: Some(node) };
+    let inside = attributes(&several.ok(A, below(d1, NodeId(2)))).inode;
+    several.ok(A, below(d2, NodeId(3)));
+    // It was to replace the directory, which it has locked.
+    let intent = IntentId { shard: routing::of_inode(d3), number: 9 };
+    let locks = vec![Lock::Inode { inode: d1, fate: Fate::Loses }];
+    let step = PeerStep::Lock { session: A, round: 0, waits: true, locks };
+    several.deliver(PeerCall { to: routing::of_inode(d1), epoch: MapEpoch(1), intent, step });
+    several.worlds[1].peer_replies.clear();
+    let moves = || mv((d2, "d"), (inside, "d"), RenameMode::Replace);
+    assert_eq!(several.call(B, moves()), Err(Error::Busy), "it may be decided, and is asked for");
+    several.worlds[1].pass(4000, &[A, B]);
+    let ask = several.worlds[1].peer_calls.remove(0);
+    assert_eq!(ask.step, PeerStep::AskOutcome { of: intent });
+    several.unreachable(&ask);
+    assert_eq!(several.call(B, moves()), Err(Error::Unreachable));
+    several.worlds[1].pass(3000, &[A, B]);
+    several.settle();
+    several.ok(B, moves());
 }
 
 #[test]
