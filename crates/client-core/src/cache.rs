@@ -8,6 +8,7 @@
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
 mod listed;
+mod parts;
 mod room;
 mod shared;
 mod terms;
@@ -158,6 +159,7 @@ pub struct Cache {
     directories: FixedMap<InodeNumber, HeldDirectory>,
     directory_order: VecDeque<InodeNumber>,
     shared: SharedDirectories,
+    parts: parts::KnownParts,
     /// The stamp of the last recall of a key, while replies granted before may be on their way.
     recalls: BTreeMap<LeaseKey, u64>,
     /// Leases dropped to make room, to be given back, with the stamps of their grants.
@@ -181,11 +183,11 @@ impl Cache {
         let names =
             std::mem::take(&mut self.names).into_iter().map(|((parent, _), known)| (parent, known.name)).collect();
         let inodes = self.attributes.keys().copied().collect();
-        let dropped =
-            Dropped { names, inodes, directories: self.directories.keys().copied().collect(), recalled: None };
+        let directories = self.directories.keys().copied().collect();
+        let dropped = self.above(Dropped { names, inodes, directories, recalled: None });
         let terms = std::mem::take(&mut self.terms);
-        let xattr_changes = std::mem::take(&mut self.xattr_changes);
-        *self = Self { changes: self.changes + 1, xattr_changes, ..Self::default() };
+        let (xattr_changes, parts) = (std::mem::take(&mut self.xattr_changes), std::mem::take(&mut self.parts));
+        *self = Self { changes: self.changes + 1, xattr_changes, parts, ..Self::default() };
         self.terms = terms.into_iter().map(|(shard, term)| (shard, term.ended())).collect();
         dropped
     }
@@ -363,6 +365,7 @@ impl Cache {
     /// told.
     fn take_attributes(&mut self, attributes: &Attributes, grants: Grants, stamp: u64) -> bool {
         self.changes += 1;
+        self.learn_parts(attributes);
         let inode = attributes.inode;
         let age = self.age(routing::of_inode(inode));
         if self.attributes.get(&inode).is_some_and(|known| known.age == age && known.stamp > stamp) {
@@ -548,7 +551,7 @@ impl Cache {
             }
             LeaseKey::Data(_) | LeaseKey::Inode(_) => {}
         }
-        dropped
+        self.above(dropped)
     }
 
     /// Grants of the key by replies with smaller stamps, which may be on their way, count no more.

@@ -39,6 +39,7 @@ mod open_options;
 mod open_table;
 mod opens;
 mod page_drops;
+mod parts;
 mod read_ahead;
 mod reader;
 mod recall;

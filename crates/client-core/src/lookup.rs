@@ -118,7 +118,7 @@ impl<S: Shell> Files<S> {
     }
 
     /// Attributes under what this client has made of them, and how long they hold. Sends nothing, unless a report of
-    /// its own has overtaken them.
+    /// its own has overtaken them, or they are of a directory with parts.
     async fn laid_over(
         &self,
         who: &Credentials,
@@ -127,6 +127,9 @@ impl<S: Shell> Files<S> {
         told: Told,
         (name_ms, attributes_ms): (u64, u64),
     ) -> Result<Entry> {
+        if let Some(parts) = attributes.parts.as_ref().filter(|_| attributes.links > 0) {
+            return self.gathered(who, attributes.clone(), parts, (name_ms, attributes_ms)).await;
+        }
         let mut attributes = attributes.clone();
         let mut unseen = false;
         if let Some(open) = open {
@@ -157,7 +160,20 @@ impl<S: Shell> Files<S> {
     }
 
     /// The inode of a name. `Error::NotFound` when it is not there; see [`Files::absent_valid`].
-    pub async fn lookup(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<Entry> {
+    pub async fn lookup(&self, who: &Credentials, directory: InodeNumber, name: &Name) -> Result<Entry> {
+        self.in_part(who, directory, name, async |part| {
+            self.know_permissions(who, directory, part).await;
+            self.lookup_in(who, (directory, part), name).await
+        })
+        .await
+    }
+
+    async fn lookup_in(
+        &self,
+        who: &Credentials,
+        (directory, parent): (InodeNumber, InodeNumber),
+        name: &Name,
+    ) -> Result<Entry> {
         match self.cached(who, parent, name) {
             Cached::Absent => return Err(Error::NotFound),
             Cached::Found(inode, _) => match self.attributes(who, inode).await {
@@ -169,7 +185,7 @@ impl<S: Shell> Files<S> {
             },
             Cached::Unknown => {}
         }
-        if let Some(entry) = self.look_ahead(who, parent, name).await {
+        if let Some(entry) = self.look_ahead(who, (directory, parent), name).await {
             return Ok(entry);
         }
         let mut gone = None;
@@ -218,20 +234,25 @@ impl<S: Shell> Files<S> {
 
     /// A lookup that follows others in order: lists some of the directory, which may answer it. `None`: it does not
     /// follow others, or the page has no answer.
-    async fn look_ahead(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Option<Entry> {
+    async fn look_ahead(
+        &self,
+        who: &Credentials,
+        (directory, parent): (InodeNumber, InodeNumber),
+        name: &Name,
+    ) -> Option<Entry> {
         let (shell, session) = (&self.calls().shell, &self.calls().session);
-        let PageAhead { after, entries } = lock(&session.look_ahead).missed(parent, name)?;
+        let PageAhead { after, entries } = lock(&session.look_ahead).missed(directory, name)?;
         // Without the directory's permissions, names cannot be used however many are known.
         let permissions_known = session.cache().permissions(parent, shell.now_ms()).is_some();
         if !permissions_known {
             self.calls().ask_attributes(who, parent).await.ok()?;
         }
-        let Ok(page) = self.read_directory(who, parent, after, entries, true).await else {
-            lock(&session.look_ahead).refused(parent);
+        let Ok(page) = self.read_directory(who, directory, after, entries, true).await else {
+            lock(&session.look_ahead).refused(directory);
             return None;
         };
         let since = session.reports();
-        lock(&session.look_ahead).page_came(parent, page.entries.len(), page.next, !page.valid.is_zero());
+        lock(&session.look_ahead).page_came(directory, page.entries.len(), page.next, !page.valid.is_zero());
         let known = match self.cached(who, parent, name) {
             Cached::Found(inode, _) => session.cache().attributes(inode, shell.now_ms()).cloned(),
             Cached::Absent | Cached::Unknown => None,
@@ -240,9 +261,10 @@ impl<S: Shell> Files<S> {
     }
 
     /// How long a cache above may keep that this name is not there. Asked after a lookup that found nothing.
-    pub fn absent_valid(&self, parent: InodeNumber, name: &Name) -> Duration {
+    pub fn absent_valid(&self, directory: InodeNumber, name: &Name) -> Duration {
         let now = self.calls().shell.now_ms();
         let cache = self.calls().session.cache();
+        let parent = cache.part(directory, name);
         let known = cache.is_absent_by_name(parent, name, now);
         Duration::from_millis(if known { cache.holds_ms(routing::of_name(parent, name), now) } else { 0 })
     }
@@ -278,6 +300,13 @@ impl<S: Shell> Files<S> {
         self.inode_entry(who, &attributes, Told::HERE).await
     }
 
+    /// Spreads the names of a directory over all shards. It keeps its names, and may be in use.
+    pub async fn spread(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
+        let attributes = self.change_inode(who, inode, &ShardRequest::Spread { inode }).await?;
+        self.calls().session.cache().learn_parts(&attributes);
+        self.inode_entry(who, &attributes, Told::HERE).await
+    }
+
     /// A change of an inode whose reply is its attributes. What is buffered of an open file is written first.
     pub(crate) async fn change_inode(
         &self,
@@ -297,19 +326,48 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// One page of a directory listing: the entries after a cookie, in the order of cookies.
+    /// One page of a directory listing: the entries after a cookie, in the order of cookies. `DirectoryListing::parent`
+    /// is the directory's `..` on the first page.
     pub async fn read_directory(
         &self,
         who: &Credentials,
-        inode: InodeNumber,
+        directory: InodeNumber,
         after: Cookie,
         entries_max: u32,
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
+        let how = (entries_max, with_attributes);
+        match self.read_part(who, directory, after, how).await {
+            Err(Error::Split) => {
+                self.ask_parts(who, directory).await?;
+                self.read_part(who, directory, after, how).await
+            }
+            listing => listing,
+        }
+    }
+
+    async fn read_part(
+        &self,
+        who: &Credentials,
+        directory: InodeNumber,
+        after: Cookie,
+        (entries_max, with_attributes): (u32, bool),
+    ) -> Result<DirectoryListing> {
         let calls = self.calls();
+        let Some((inode, after)) = self.place_in_listing(directory, after) else {
+            let (valid, seen) = (Duration::ZERO, self.changes());
+            return Ok(DirectoryListing { entries: Vec::new(), next: None, parent: directory, valid, seen });
+        };
         let request = ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes };
         let since = calls.session.reports();
-        let answer = calls.call(who, routing::of_inode(inode), request).await?;
+        let answer = match calls.call(who, routing::of_inode(inode), request).await {
+            // The directory went meanwhile, with its parts.
+            Err(Error::Stale) if inode != directory => {
+                let (valid, seen) = (Duration::ZERO, self.changes());
+                return Ok(DirectoryListing { entries: Vec::new(), next: None, parent: directory, valid, seen });
+            }
+            answer => answer?,
+        };
         let ShardAnswer::Page(mut page) = answer.answer else { return Err(Error::Malformed) };
         let now = calls.shell.now_ms();
         let (mut all_known, mut holds, mut seen) = (false, Duration::ZERO, 0);
@@ -319,6 +377,10 @@ impl<S: Shell> Files<S> {
             seen = cache.changes();
         }
         for entry in &mut page.entries {
+            if entry.attributes.as_ref().is_some_and(|attributes| attributes.parts.is_some()) {
+                // They are to be gathered.
+                entry.attributes = None;
+            }
             let open = entry.attributes.as_ref().and_then(|attributes| self.open_file(attributes));
             if let (Some(open), Some(attributes)) = (open, &mut entry.attributes)
                 && open.overlay(&self.objects, attributes, false, since).await != Some(false)
@@ -338,12 +400,14 @@ impl<S: Shell> Files<S> {
 
     /// What is known of a listed entry without a message: its name still means this inode, whose attributes are known
     /// and are not those of an open file.
-    pub fn known_entry(&self, parent: InodeNumber, name: &Name, inode: InodeNumber) -> Option<Entry> {
+    pub fn known_entry(&self, directory: InodeNumber, name: &Name, inode: InodeNumber) -> Option<Entry> {
         let now = self.calls().shell.now_ms();
         let known = {
             let cache = self.calls().session.cache();
+            let parent = cache.part(directory, name);
             let is_named = matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode);
-            let attributes = cache.attributes(inode, now).filter(|_| is_named)?.clone();
+            // Those of a directory with parts are to be gathered.
+            let attributes = cache.attributes(inode, now).filter(|known| is_named && known.parts.is_none())?.clone();
             let holds =
                 (cache.holds_ms(routing::of_name(parent, name), now), cache.holds_ms(routing::of_inode(inode), now));
             Entry::of(attributes, holds)
@@ -361,25 +425,31 @@ impl<S: Shell> Files<S> {
     /// of this hold. Two listings that saw the same number at their beginning and end are the same, but for own
     /// changes.
     pub fn directory_hold(&self, inode: InodeNumber) -> Option<u64> {
-        self.calls().session.cache().directory_held_since(inode, self.calls().shell.now_ms())
+        let cache = self.calls().session.cache();
+        // No lease covers all parts.
+        let has_parts = cache.parts(inode).is_some();
+        cache.directory_held_since(inode, self.calls().shell.now_ms()).filter(|_| !has_parts)
     }
 
     /// Holds the directory's permissions from now on, by which other sessions are told that this one uses it. Call it
     /// before the names whose replies [`Files::is_shared_directory`] is asked of.
     pub async fn use_directory(&self, who: &Credentials, inode: InodeNumber) {
         let calls = self.calls();
-        let is_held = calls.session.cache().permissions(inode, calls.shell.now_ms()).is_some();
-        if !is_held {
-            // If it cannot be, the directory counts as shared.
-            drop(calls.ask_attributes(who, inode).await);
+        for part in self.all_parts(inode) {
+            let is_held = calls.session.cache().permissions(part, calls.shell.now_ms()).is_some();
+            if !is_held {
+                // If it cannot be, the directory counts as shared.
+                drop(calls.ask_attributes(who, part).await);
+            }
         }
     }
 
     /// Whether other sessions use the directory, as far as replies and recalls have told, or may use it without knowing
     /// that this one does.
     pub fn is_shared_directory(&self, inode: InodeNumber) -> bool {
+        let (parts, now_ms) = (self.all_parts(inode), self.calls().shell.now_ms());
         let cache = self.calls().session.cache();
-        cache.is_shared(inode) || cache.permissions(inode, self.calls().shell.now_ms()).is_none()
+        parts.iter().any(|part| cache.is_shared(*part) || cache.permissions(*part, now_ms).is_none())
     }
 
     /// Where the bytes of a file live.

@@ -51,6 +51,7 @@ mod tests {
             ctime: time,
             layout: Layout::Empty,
             has_xattrs: false,
+            parts: None,
         }
     }
 

@@ -31,8 +31,18 @@ pub struct Renamed {
 }
 
 impl<S: Shell> Files<S> {
-    /// A change whose reply is the inode of a name.
+    /// A change whose reply is the inode of a name. `request`: for the part of the directory with this number.
     async fn change_name(
+        &self,
+        who: &Credentials,
+        directory: InodeNumber,
+        name: &Name,
+        request: impl Fn(InodeNumber) -> ShardRequest,
+    ) -> Result<Entry> {
+        self.in_part(who, directory, name, async |part| self.change_name_in(who, part, name, request(part)).await).await
+    }
+
+    async fn change_name_in(
         &self,
         who: &Credentials,
         parent: InodeNumber,
@@ -83,7 +93,7 @@ impl<S: Shell> Files<S> {
         // Each change of home goes to a node that has just answered, so that few follow one another.
         let mut changes_left = self.calls().map().nodes.len();
         loop {
-            let request = ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home: Some(home) };
+            let request = |parent| ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home: Some(home) };
             match self.change_name(who, parent, name, request).await {
                 Err(Error::Unreachable) if changes_left > 0 => {
                     changes_left -= 1;
@@ -103,7 +113,7 @@ impl<S: Shell> Files<S> {
         target: &[u8],
     ) -> Result<Entry> {
         let target = SymlinkTarget(target.to_vec());
-        let request = ShardRequest::MakeSymlink { parent, name: name.clone(), target };
+        let request = |parent| ShardRequest::MakeSymlink { parent, name: name.clone(), target: target.clone() };
         self.change_name(who, parent, name, request).await
     }
 
@@ -117,18 +127,31 @@ impl<S: Shell> Files<S> {
 
     /// Gives an inode one more name.
     pub async fn link(&self, who: &Credentials, inode: InodeNumber, parent: InodeNumber, name: &Name) -> Result<Entry> {
-        self.change_name(who, parent, name, ShardRequest::Link { inode, parent, name: name.clone() }).await
+        let request = |parent| ShardRequest::Link { inode, parent, name: name.clone() };
+        self.change_name(who, parent, name, request).await
     }
 
     /// Removes a name of a file or symbolic link.
     pub async fn unlink(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<LostName> {
-        self.remove(who, parent, name, ShardRequest::Unlink { parent, name: name.clone() }).await
+        let request = |parent| ShardRequest::Unlink { parent, name: name.clone() };
+        self.in_part(who, parent, name, async |part| self.remove(who, part, name, request(part)).await).await
     }
 
     /// Removes names of files or symbolic links in one directory with one message, in their order, and tells how many:
-    /// it ends before one that cannot be removed, or not without a recall. An error is that of the first one. At most
+    /// it ends before one that cannot be removed, or not without a recall, or that another part of the directory serves. An error is that of the first one. At most
     /// [`UNLINK_NAMES_MAX`](weft_protocol::limits::UNLINK_NAMES_MAX) names are removed.
-    pub async fn unlink_batch(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
+    pub async fn unlink_batch(&self, who: &Credentials, directory: InodeNumber, names: &[Name]) -> Result<usize> {
+        let first = names.first().ok_or(Error::Invalid)?;
+        let of_one_part = async |part| {
+            let is_there = |name: &&Name| self.part(directory, name) == part;
+            let count = names.iter().take_while(is_there).count();
+            self.unlink_batch_in(who, part, &names[..count]).await
+        };
+        self.in_part(who, directory, first, of_one_part).await
+    }
+
+    /// As [`Files::unlink_batch`], of names that one part of the directory serves.
+    async fn unlink_batch_in(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
         let shard = routing::of_name(parent, names.first().ok_or(Error::Invalid)?);
         let request = ShardRequest::UnlinkBatch { parent, names: names.to_vec() };
         let answer = self.calls().call(who, shard, request).await?;
@@ -144,8 +167,8 @@ impl<S: Shell> Files<S> {
 
     /// Removes an empty directory.
     pub async fn remove_directory(&self, who: &Credentials, parent: InodeNumber, name: &Name) -> Result<()> {
-        let request = ShardRequest::RemoveDirectory { parent, name: name.clone() };
-        self.remove(who, parent, name, request).await.map(drop)
+        let request = |parent| ShardRequest::RemoveDirectory { parent, name: name.clone() };
+        self.in_part(who, parent, name, async |part| self.remove(who, part, name, request(part)).await).await.map(drop)
     }
 
     async fn remove(
@@ -192,6 +215,27 @@ impl<S: Shell> Files<S> {
 
     /// Gives what has one name another.
     pub async fn rename(
+        &self,
+        who: &Credentials,
+        from: (InodeNumber, &Name),
+        to: (InodeNumber, &Name),
+        mode: RenameMode,
+    ) -> Result<Renamed> {
+        let rename = async || {
+            let (part, new_part) = (self.part(from.0, from.1), self.part(to.0, to.1));
+            self.rename_in(who, (part, from.1), (new_part, to.1), mode).await
+        };
+        match rename().await {
+            Err(Error::Split) => {
+                self.ask_parts(who, from.0).await?;
+                self.ask_parts(who, to.0).await?;
+                rename().await
+            }
+            result => result,
+        }
+    }
+
+    async fn rename_in(
         &self,
         who: &Credentials,
         (parent, name): (InodeNumber, &Name),

@@ -114,6 +114,18 @@ impl<S: Shell> Files<S> {
         options: OpenOptions<Registration<S>>,
         create: Option<CreateFile>,
     ) -> Result<(Handle<S>, Entry)> {
+        let open_in = async |part| self.open_in(who, part, name, options, create).await;
+        self.in_part(who, parent, name, open_in).await
+    }
+
+    async fn open_in(
+        &self,
+        who: &Credentials,
+        parent: InodeNumber,
+        name: &Name,
+        options: OpenOptions<Registration<S>>,
+        create: Option<CreateFile>,
+    ) -> Result<(Handle<S>, Entry)> {
         let mut gone = None;
         loop {
             match self.open_name(who, parent, name, options, create).await? {

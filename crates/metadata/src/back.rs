@@ -28,6 +28,7 @@ mod probe;
 mod remove;
 mod rename;
 mod slots;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod xattrs;
@@ -82,6 +83,9 @@ pub enum Command {
     UnlinkBatch { origin: Origin, credentials: Credentials, parent: InodeNumber, names: Vec<(Name, bool)> },
     /// A client's mkdir of a directory whose inode is to be at the shard `to`.
     BeginMake { origin: Origin, credentials: Credentials, request: ShardRequest, to: ShardId },
+    /// The directory gets parts at these shards: see `spread.rs`. `origin`: the client's call that asks for it, if one
+    /// does.
+    BeginSpread { origin: Option<Origin>, credentials: Credentials, directory: InodeNumber, shards: Vec<ShardId> },
     /// A client's change that needs other shards, too.
     BeginAcross { origin: Origin, credentials: Credentials, request: ShardRequest },
     /// A shard's answer to the present step of an intent.
@@ -233,6 +237,9 @@ impl<K: KeyValue> Back<K> {
             Command::BeginAcross { origin, credentials, request } => {
                 Answer::Intent(self.begin_across(*origin, credentials, request))
             }
+            Command::BeginSpread { origin, credentials, directory, shards } => {
+                Answer::Intent(self.begin_spread(*origin, credentials, *directory, shards))
+            }
             Command::BeginMake { origin, credentials, request, to } => {
                 match self.begin_make(time, *origin, credentials, request, *to) {
                     Ok(number) => Answer::Intent(number),
@@ -329,6 +336,7 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::Unlock { .. }
             | ShardRequest::CancelLock { .. }
             | ShardRequest::TestLock { .. }
+            | ShardRequest::Spread { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => Err(Error::Invalid),

@@ -3,6 +3,7 @@
 //! Not here: making it (`back/intent.rs`).
 
 use weft_protocol::hash::spread;
+use weft_protocol::limits::DIRECTORY_PARTS_MAX;
 use weft_protocol::{ClusterMap, InodeNumber, Name, NodeId, ShardId};
 
 /// A shard of `home` when that node has one, else any shard; by hash, so that a repeated call chooses alike. Without a
@@ -20,6 +21,13 @@ pub fn shard_for(map: &ClusterMap, here: ShardId, home: Option<NodeId>, parent: 
         return here;
     }
     u16::try_from(pick(map.shards.len())).map_or(here, ShardId)
+}
+
+/// The shards that get parts of a directory of the shard `here`, beside that: all of them, or as many as there may be
+/// parts, those after `here` first.
+pub fn shards_for_parts(map: &ClusterMap, here: ShardId) -> Vec<ShardId> {
+    let count = u16::try_from(map.shards.len()).expect("a map has no more shards than have numbers");
+    (1..count).map(|step| ShardId((here.0 + step) % count)).take(DIRECTORY_PARTS_MAX - 1).collect()
 }
 
 #[cfg(test)]

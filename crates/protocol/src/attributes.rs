@@ -2,6 +2,7 @@
 
 use crate::ids::InodeNumber;
 use crate::layout::Layout;
+use crate::parts::Parts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,8 @@ pub struct Attributes {
     pub layout: Layout,
     /// Whether the inode has extended attributes: of most it is known with their attributes that they have none.
     pub has_xattrs: bool,
+    /// Of a `hash` directory, and of each of its parts. Links, size and times are those of this part.
+    pub parts: Option<Parts>,
 }
 
 /// A time to be set.

@@ -12,6 +12,8 @@ use crate::name::Name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Buckets of a directory.
+pub const BUCKETS: u16 = 4096;
 /// Bits of a cookie below its bucket.
 const BUCKET_SHIFT: u32 = 51;
 /// Cookies within one bucket.
@@ -48,6 +50,26 @@ impl Cookie {
     /// The bucket: 0 to 4095.
     pub const fn bucket(self) -> u16 {
         (self.0 >> BUCKET_SHIFT) as u16
+    }
+
+    /// The highest cookie in a bucket.
+    pub const fn last_of_bucket(bucket: u16) -> Self {
+        Self((bucket as u64) << BUCKET_SHIFT | BUCKET_MASK)
+    }
+
+    /// The lowest cookie in a bucket.
+    pub const fn first_of_bucket(bucket: u16) -> Self {
+        Self((bucket as u64) << BUCKET_SHIFT)
+    }
+
+    /// The cookie after this one. `None`: it is the last that a name may have, or after that.
+    pub fn next(self) -> Option<Self> {
+        (self < Self::last_of_bucket(BUCKETS - 1)).then_some(Self(self.0 + 1))
+    }
+
+    /// Whether no cookie of the same bucket comes before it.
+    pub const fn is_first_of_bucket(self) -> bool {
+        self.0 & BUCKET_MASK == 0
     }
 
     /// Lowest cookie of a name in this one's bucket.

@@ -98,6 +98,9 @@ pub enum Error {
     /// The inode has as many bytes of extended attributes as it may ([`crate::limits::XATTRS_BYTES_MAX`]).
     #[error("no space left for extended attributes of this inode")]
     NoXattrSpace,
+    /// The directory has parts ([`crate::Parts`]), and another one serves this name. Nothing was done.
+    #[error("another part of the directory serves this name")]
+    Split,
 }
 
 /// `errno` values of Linux that [`Error::to_errno`] yields.
@@ -166,6 +169,7 @@ impl Error {
             | Error::WrongShard(_)
             | Error::SessionEnded
             | Error::CapabilityRejected
+            | Error::Split
             | Error::Unreachable => errno::EIO,
         }
     }

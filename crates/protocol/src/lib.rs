@@ -24,6 +24,7 @@ pub mod lock;
 pub mod map;
 pub mod message;
 pub mod name;
+pub mod parts;
 pub mod routing;
 pub mod time;
 pub mod window;
@@ -43,6 +44,7 @@ pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
 pub use map::{ClusterMap, NodeAddress, NodeChange, NodeRecord, ShardRecord};
 pub use name::Name;
+pub use parts::Parts;
 pub use time::Timestamp;
 pub use window::{InFlightWindow, NextStep, may_prefetch};
 pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
@@ -87,4 +89,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 32 | `Commit` has `passed` |
 /// | 33 | `RenewReply` names the shards that were renewed, and an epoch; `AskToServe` has one; `Move`, |
 /// |    | `Ship`, `Take`, `Change`; nodes that drain |
-pub const PROTOCOL_VERSION: u8 = 34;
+/// | 34 | `Relocate`, `IsHeld`; a `Batch` tells whether the node has little space |
+/// | 35 | directories with parts: `Attributes` have `parts`, `Split`; `Spread`, `FillPart`, `Become` |
+pub const PROTOCOL_VERSION: u8 = 35;

@@ -81,6 +81,10 @@ pub const XATTRS_MAX: usize = 256;
 pub const LINKS_MAX: u32 = 65_000;
 /// Largest size of a file, bytes: offsets stay positive as signed 64-bit numbers.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Parts of a `hash` directory, itself included.
+pub const DIRECTORY_PARTS_MAX: usize = 64;
+/// Dentries of such a part in one `FillPart`.
+pub const FILL_DENTRIES_MAX: usize = 1024;
 /// Requests parked at one shard while leases are recalled. Beyond it a request is answered "busy, try again".
 pub const PARKED_REQUESTS_MAX: usize = 65_536;
 /// Requests in one answer to `Stuck`, the oldest ones: with their texts they stay below the body's limit.

@@ -64,6 +64,7 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::GetXattrs { inode }
         | ShardRequest::Stripe { inode, .. }
         | ShardRequest::Relocate { inode, .. }
+        | ShardRequest::Spread { inode }
         | ShardRequest::ReadDirectory { inode, .. }
         | ShardRequest::HoldDirectory { inode }
         | ShardRequest::Lock { inode, .. }

@@ -122,6 +122,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::GetXattrs { .. } => "GetXattrs",
     ShardRequest::Stripe { .. } => "Stripe",
     ShardRequest::Relocate { .. } => "Relocate",
+    ShardRequest::Spread { .. } => "Spread",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -184,6 +185,7 @@ every_variant!(peer_step, PeerStep, examples::peer_steps(), {
     PeerStep::Carry { .. } => "Carry",
     PeerStep::AskOutcome { .. } => "AskOutcome",
     PeerStep::Ancestors { .. } => "Ancestors",
+    PeerStep::FillPart { .. } => "FillPart",
 });
 every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Made(_) => "Made",
@@ -192,6 +194,7 @@ every_variant!(peer_answer, PeerAnswer, examples::peer_answers(), {
     PeerAnswer::Blocked { .. } => "Blocked",
     PeerAnswer::Carried { .. } => "Carried",
     PeerAnswer::Open => "Open",
+    PeerAnswer::Filled { .. } => "Filled",
     PeerAnswer::Above { .. } => "Above",
 });
 every_variant!(lease_key, LeaseKey, examples::lease_keys(), {

@@ -94,6 +94,7 @@ impl Cache {
     /// What was dropped to make room since this was asked last: to be dropped by caches above before
     /// [`Cache::take_surplus`].
     pub fn take_evicted(&mut self) -> Dropped {
-        std::mem::take(&mut self.evicted)
+        let evicted = std::mem::take(&mut self.evicted);
+        self.above(evicted)
     }
 }

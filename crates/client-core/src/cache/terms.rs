@@ -92,7 +92,7 @@ impl Cache {
         let is_of_shard = |inode: &InodeNumber| is_doubtful(routing::of_inode(*inode));
         let inodes = self.attributes.keys().copied().filter(is_of_shard).collect();
         let directories = self.directories.keys().copied().filter(is_of_shard).collect();
-        Dropped { names, inodes, directories, recalled: None }
+        self.above(Dropped { names, inodes, directories, recalled: None })
     }
 
     /// The change has a reply. What was learnt meanwhile may be from before it.

@@ -22,6 +22,7 @@ fn attributes(size: u64, time: i64) -> Attributes {
         ctime: time,
         layout: Layout::Empty,
         has_xattrs: false,
+        parts: None,
     }
 }
 

@@ -28,6 +28,7 @@ fn attributes(size: u64, object: Option<ObjectId>) -> Attributes {
         ctime: time,
         layout: object.map_or(Layout::Empty, |object| Layout::Whole { object, generation: Generation(1) }),
         has_xattrs: false,
+        parts: None,
     }
 }
 

@@ -103,9 +103,10 @@ fn shard_of(lock: &Lock) -> ShardId {
 fn shard_of_change(change: &NameChange) -> ShardId {
     match change {
         NameChange::Set { directory, name, .. } => routing::of_name(*directory, name),
-        NameChange::Gain { inode, .. } | NameChange::Lose { inode } | NameChange::Move { inode, .. } => {
-            routing::of_inode(*inode)
-        }
+        NameChange::Gain { inode, .. }
+        | NameChange::Lose { inode }
+        | NameChange::Move { inode, .. }
+        | NameChange::Become { inode, .. } => routing::of_inode(*inode),
     }
 }
 
@@ -327,12 +328,19 @@ impl<K: KeyValue> Back<K> {
     /// Whether a client's change needs other shards, too.
     pub fn crosses(&self, caller: &Credentials, request: &ShardRequest) -> bool {
         let elsewhere = |dentry: Option<Dentry>| dentry.filter(|dentry| !self.is_here(dentry.inode));
+        // It may be changed only as a whole.
+        let has_parts = |inode: InodeNumber| self.inode(inode).is_some_and(|record| record.parts.is_some());
+        let goes_elsewhere = |dentry: Option<Dentry>| {
+            dentry.is_some_and(|dentry| !self.is_here(dentry.inode) || has_parts(dentry.inode))
+        };
         match request {
+            ShardRequest::SetAttributes { inode, .. } | ShardRequest::Stripe { inode, .. } => has_parts(*inode),
             ShardRequest::Unlink { parent, name } => {
                 elsewhere(self.dentry(*parent, name)).is_some_and(|dentry| dentry.kind != FileKind::Directory)
             }
             ShardRequest::RemoveDirectory { parent, name } => {
-                elsewhere(self.dentry(*parent, name)).is_some_and(|dentry| dentry.kind == FileKind::Directory)
+                let dentry = self.dentry(*parent, name).filter(|dentry| dentry.kind == FileKind::Directory);
+                goes_elsewhere(dentry)
             }
             ShardRequest::UnlinkBatch { parent, names } => {
                 let first = names.first().and_then(|name| self.dentry(*parent, name));
@@ -349,7 +357,7 @@ impl<K: KeyValue> Back<K> {
                 if source.is_none() || is_same || (target.is_some() && *mode == RenameMode::NoReplace) {
                     return false;
                 }
-                let is_replaced = *mode == RenameMode::Replace && elsewhere(target).is_some();
+                let is_replaced = *mode == RenameMode::Replace && goes_elsewhere(target);
                 let guards = |directory: InodeNumber, dentry| {
                     elsewhere(dentry).is_some()
                         && self.inode(directory).is_some_and(|directory| permit::is_sticky(&directory, caller))

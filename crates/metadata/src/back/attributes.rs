@@ -18,7 +18,7 @@ use weft_protocol::{
 
 impl Inode {
     /// Makes the changes, if the caller may make all of them. `is_writer`: his session has the file open for writing.
-    fn change(
+    pub(super) fn change(
         &mut self,
         time: Timestamp,
         caller: &Credentials,
@@ -61,6 +61,22 @@ impl Inode {
         self.atime = changes.atime.map_or(self.atime, at);
         self.mtime = changes.mtime.map_or(self.mtime, at);
         self.ctime = time;
+        Ok(())
+    }
+
+    /// Has files made in the directory from now on be striped so, if the caller may say that.
+    pub(super) fn plan_stripes(
+        &mut self,
+        time: Timestamp,
+        caller: &Credentials,
+        plan: Option<StripePlan>,
+    ) -> Result<()> {
+        if !is_owner(self, caller) {
+            return Err(Error::NotPermitted);
+        }
+        self.check_has_name()?;
+        self.layout = Layout::planned(plan);
+        self.ctime = time.after(self.ctime);
         Ok(())
     }
 
@@ -242,12 +258,7 @@ impl<K: KeyValue> Back<K> {
         plan: Option<StripePlan>,
     ) -> Result<ShardAnswer> {
         let mut directory = self.directory(number)?;
-        if !is_owner(&directory, caller) {
-            return Err(Error::NotPermitted);
-        }
-        directory.check_has_name()?;
-        directory.layout = Layout::planned(plan);
-        directory.ctime = time.after(directory.ctime);
+        directory.plan_stripes(time, caller, plan)?;
         self.put_inode(number, &directory);
         Ok(ShardAnswer::Entry { attributes: directory.attributes(number), grants: Grants::empty() })
     }

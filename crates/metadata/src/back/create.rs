@@ -2,7 +2,7 @@
 
 use super::inode::{EMPTY_DIRECTORY_LINKS, GROUP_EXECUTE, Inode, MODE_BITS, NO_OBJECT_MTIME, SET_GID};
 use super::keys::Key;
-use super::permission::{EXECUTE, READ, SEARCH, WRITE, check_access, check_change_names};
+use super::permission::{EXECUTE, READ, WRITE, check_access, check_change_names};
 use super::{Aftermath, Back, Context, Dentry};
 use crate::kv::KeyValue;
 use weft_protocol::limits::SYMLINK_BYTES_MAX;
@@ -53,6 +53,7 @@ impl Inode {
             object_mtime: NO_OBJECT_MTIME,
             parent: if is_directory { parent } else { InodeNumber::from_raw(0) },
             xattr_bytes: 0,
+            parts: None,
         }
     }
 }
@@ -68,7 +69,8 @@ impl<K: KeyValue> Back<K> {
         mode: u16,
     ) -> Option<(InodeNumber, Inode)> {
         let (parent, directory, name) = place;
-        let mut inode = Inode::new(kind, &NewOwner::of(directory, caller, kind, mode), parent, time);
+        let owner = NewOwner::of(directory, caller, kind, mode);
+        let mut inode = Inode::new(kind, &owner, directory.directory_of(parent), time);
         if kind != FileKind::Symlink {
             inode.layout = directory.layout.clone();
         }
@@ -92,8 +94,7 @@ impl<K: KeyValue> Back<K> {
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
         let (parent, name) = place;
-        let mut directory = self.directory(parent)?;
-        check_access(&directory, caller, SEARCH)?;
+        let mut directory = self.searched(caller, place)?;
         directory.check_has_name()?;
         let grants = Grants::empty();
         // Made without a look for the name first: most names that may be made are not there.
@@ -223,8 +224,7 @@ impl<K: KeyValue> Back<K> {
 
     /// The directory, if the caller may make this name in it and it is not there.
     pub(super) fn free_place(&self, caller: &Credentials, parent: InodeNumber, name: &Name) -> Result<Inode> {
-        let directory = self.directory(parent)?;
-        check_access(&directory, caller, SEARCH)?;
+        let directory = self.searched(caller, (parent, name))?;
         directory.check_has_name()?;
         if self.dentry(parent, name).is_some() {
             return Err(Error::Exists);

@@ -18,8 +18,24 @@ pub struct Dentry {
 impl<K: KeyValue> Back<K> {
     /// The dentry of a name, as the caller may see it: he must be allowed to pass through the directory.
     pub fn lookup(&self, caller: &Credentials, directory: InodeNumber, name: &Name) -> Result<Option<Dentry>> {
-        check_access(&self.directory(directory)?, caller, SEARCH)?;
+        self.searched(caller, (directory, name))?;
         Ok(self.dentry(directory, name))
+    }
+
+    /// The directory of a name, if it serves the name and the caller may pass through it.
+    pub(super) fn searched(&self, caller: &Credentials, (number, name): (InodeNumber, &Name)) -> Result<Inode> {
+        let directory = self.directory(number)?;
+        check_access(&directory, caller, SEARCH)?;
+        self.check_serves(&directory, (number, name))?;
+        Ok(directory)
+    }
+
+    /// Refuses a name that another part of the directory serves.
+    pub(super) fn check_serves(&self, directory: &Inode, (number, name): (InodeNumber, &Name)) -> Result<()> {
+        match &directory.parts {
+            Some(parts) if parts.of((self.cookie_of)(name)) != number => Err(Error::Split),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn existing(&self, directory: InodeNumber, name: &Name) -> Result<Dentry> {

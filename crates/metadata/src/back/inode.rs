@@ -6,9 +6,10 @@
 use super::Back;
 use super::keys::Key;
 use crate::kv::KeyValue;
-use weft_protocol::limits::{LINKS_MAX, STRIPE_WIDTH_MAX};
+use weft_protocol::limits::{DIRECTORY_PARTS_MAX, LINKS_MAX, STRIPE_WIDTH_MAX};
 use weft_protocol::{
-    Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Result, StripePlan, Striped, Timestamp,
+    Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Parts, Result, StripePlan, Striped,
+    Timestamp,
 };
 
 /// Set-user-id.
@@ -30,10 +31,13 @@ const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
 const HAS_XATTRS: u8 = 0b10_0000;
 const IS_STRIPED: u8 = 0b100_0000;
+const HAS_PARTS: u8 = 0b1000_0000;
 /// Nothing was heard of the object yet: any of its times is later.
 pub const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
-/// Longest record: every field at its longest.
-const RECORD_BYTES_MAX: usize = 104 + 8 * STRIPE_WIDTH_MAX as usize;
+/// Longest record: every field at its longest. A file has objects, and a directory has parts.
+const RECORD_BYTES_MAX: usize = 104 + 8 * NUMBERS_MAX;
+const NUMBERS_MAX: usize =
+    if STRIPE_WIDTH_MAX as usize > DIRECTORY_PARTS_MAX { STRIPE_WIDTH_MAX as usize } else { DIRECTORY_PARTS_MAX };
 
 /// An inode as the shard holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +62,8 @@ pub struct Inode {
     pub parent: InodeNumber,
     /// Bytes of names and values of its extended attributes. 0: it has none.
     pub xattr_bytes: u32,
+    /// Of a directory with parts, and of each of its parts.
+    pub parts: Option<Parts>,
 }
 
 impl Inode {
@@ -90,6 +96,7 @@ impl Inode {
             ctime: self.ctime,
             layout: self.layout.clone(),
             has_xattrs: self.xattr_bytes != 0,
+            parts: self.parts.clone(),
         }
     }
 
@@ -128,6 +135,11 @@ impl Inode {
         }
     }
 
+    /// The directory as programs know it: of a part, the one that it is a part of.
+    pub(super) fn directory_of(&self, number: InodeNumber) -> InodeNumber {
+        self.parts.as_ref().map_or(number, Parts::directory)
+    }
+
     /// Refuses a directory that was removed and is still open somewhere.
     pub(super) fn check_has_name(&self) -> Result<()> {
         if self.links > 0 { Ok(()) } else { Err(Error::NotFound) }
@@ -145,6 +157,7 @@ impl Inode {
         first |= if self.ctime == self.mtime { CTIME_IS_MTIME } else { 0 };
         first |= if self.atime == self.mtime { ATIME_IS_MTIME } else { 0 };
         first |= if self.xattr_bytes != 0 { HAS_XATTRS } else { 0 };
+        first |= if self.parts.is_some() { HAS_PARTS } else { 0 };
         record.put(&[first]);
         record.put(&self.mode.to_le_bytes());
         record.put_varint(u64::from(self.links));
@@ -173,6 +186,10 @@ impl Inode {
         if self.xattr_bytes != 0 {
             record.put_varint(u64::from(self.xattr_bytes));
         }
+        if let Some(parts) = &self.parts {
+            record.put_varint(parts.all().len() as u64);
+            parts.all().iter().for_each(|part| record.put(&part.raw().to_le_bytes()));
+        }
     }
 
     /// Decodes a record. `None`: these bytes are not one.
@@ -198,6 +215,7 @@ impl Inode {
         let parent = if kind == FileKind::Directory { u64::from_le_bytes(reader.array()?) } else { 0 };
         let parent = InodeNumber::from_raw(parent);
         let xattr_bytes = if first & HAS_XATTRS == 0 { 0 } else { u32::try_from(reader.varint()?).ok()? };
+        let parts = if first & HAS_PARTS == 0 { None } else { Some(reader.parts()?) };
         reader.0.is_empty().then_some(Inode {
             kind,
             mode,
@@ -212,6 +230,7 @@ impl Inode {
             object_mtime,
             parent,
             xattr_bytes,
+            parts,
         })
     }
 }
@@ -300,6 +319,15 @@ impl Reader<'_> {
         }
     }
 
+    fn parts(&mut self) -> Option<Parts> {
+        let count = usize::try_from(self.varint()?).ok().filter(|count| *count <= DIRECTORY_PARTS_MAX)?;
+        let mut parts = Vec::with_capacity(count);
+        for _ in 0..count {
+            parts.push(InodeNumber::from_raw(u64::from_le_bytes(self.array()?)));
+        }
+        Parts::new(parts)
+    }
+
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -366,7 +394,7 @@ mod tests {
         fn a_record_comes_back(
             kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
             same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
-            object_mtime: i64, xattr_bytes: u32, width in 1..=STRIPE_WIDTH_MAX,
+            object_mtime: i64, xattr_bytes: u32, width in 1..=STRIPE_WIDTH_MAX, parts in 0..=DIRECTORY_PARTS_MAX,
         ) {
             let kind = kind_from(kind).expect("three kinds");
             let mtime = Timestamp(times[0]);
@@ -392,6 +420,10 @@ mod tests {
                     _ => InodeNumber::from_raw(0),
                 },
                 xattr_bytes,
+                parts: match kind {
+                    FileKind::Directory if object.is_none() => Parts::new(vec![InodeNumber::new(ShardId(7), parent); parts]),
+                    _ => None,
+                },
             };
             let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
             inode.encode(&mut record);
@@ -420,6 +452,7 @@ mod tests {
             object_mtime: NO_OBJECT_MTIME,
             parent: InodeNumber::from_raw(0),
             xattr_bytes: 0,
+            parts: None,
         };
         let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };
         inode.encode(&mut record);

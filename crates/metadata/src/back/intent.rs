@@ -8,13 +8,14 @@
 //! shard is asked to undo it, until it says that it has. So the failure of an operation is final, and all of its parts
 //! happen or none does.
 //!
-//! Not here: sending and repeating the steps (`front/intents.rs`).
+//! Not here: how a directory gets parts (`spread.rs`), sending and repeating the steps (`front/intents.rs`).
 //! On a crash: intents that were recorded are asked again.
 
 use super::across::{Across, Progress};
 use super::create::NewOwner;
 use super::inode::Inode;
 use super::slots::Origin;
+use super::spread::Spread;
 use super::{Aftermath, Answer, Back, Dentry};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,7 @@ pub(super) struct Make {
 pub(super) enum Own {
     Make(Make),
     Across(Box<Across>),
+    Spread(Box<Spread>),
 }
 
 /// Intents recorded here, and inodes that were made for those of other shards.
@@ -72,11 +74,25 @@ impl<K: KeyValue> Back<K> {
         number
     }
 
+    pub(super) fn own(&self, intent: IntentId) -> Option<&Own> {
+        self.intents.own.get(&intent.number).filter(|_| intent.shard == self.shard)
+    }
+
+    pub(super) fn put_own(&mut self, number: u64, own: Own) {
+        self.intents.own.insert(number, own);
+    }
+
     pub(super) fn own_across(&self, intent: IntentId) -> Option<&Across> {
-        match self.intents.own.get(&intent.number).filter(|_| intent.shard == self.shard)? {
+        match self.own(intent)? {
             Own::Across(across) => Some(across),
-            Own::Make(_) => None,
+            Own::Make(_) | Own::Spread(_) => None,
         }
+    }
+
+    /// Whether this inode was made here for the intent of another shard, which is not over.
+    pub(super) fn has_made(&self, intent: IntentId, number: InodeNumber) -> bool {
+        let made = self.intents.made.get(&intent);
+        matches!(made, Some(PeerAnswer::Made(attributes)) if attributes.inode == number)
     }
 
     /// Whether an own intent is not closed yet.
@@ -89,6 +105,7 @@ impl<K: KeyValue> Back<K> {
         match self.intents.own.get(&number) {
             Some(Own::Make(make)) => make.state != State::Asking,
             Some(Own::Across(across)) => across.is_closing(),
+            Some(Own::Spread(spread)) => spread.is_closing(),
             None => false,
         }
     }
@@ -102,6 +119,7 @@ impl<K: KeyValue> Back<K> {
                 State::Closing(step) => vec![(make.to, step.clone())],
             },
             Some(Own::Across(across)) => across.questions(),
+            Some(Own::Spread(spread)) => self.questions_of_spread(spread),
         };
         questions.into_iter().map(|(to, step)| (to, self.own_id(number), step)).collect()
     }
@@ -135,7 +153,8 @@ impl<K: KeyValue> Back<K> {
         let directory = self.free_place(caller, *parent, name)?;
         let NewOwner { uid, gid, mode } = NewOwner::of(&directory, caller, FileKind::Directory, *mode);
         let plan = directory.layout.plan();
-        let step = PeerStep::MakeDirectoryInode { parent: *parent, mode, uid, gid, time, plan };
+        let shown = directory.directory_of(*parent);
+        let step = PeerStep::MakeDirectoryInode { parent: shown, mode, uid, gid, time, plan };
         let (parent, name, state) = (*parent, name.clone(), State::Asking);
         let make = Make { origin, uid: caller.uid, to, parent, name: name.clone(), step, state };
         let number = self.record(Own::Make(make));
@@ -149,6 +168,7 @@ impl<K: KeyValue> Back<K> {
             None => Answer::None,
             Some(Own::Make(make)) => self.answer_make(time, number, make, answer),
             Some(Own::Across(across)) => self.answer_across(time, number, across, answer),
+            Some(Own::Spread(spread)) => self.answer_spread(number, spread, answer),
         }
     }
 
@@ -226,10 +246,8 @@ impl<K: KeyValue> Back<K> {
                 Ok(PeerAnswer::Forgotten { shard: self.shard })
             }
             PeerStep::Undo => {
-                if let Some(PeerAnswer::Made(attributes)) = self.intents.made.remove(&intent)
-                    && let Some(inode) = self.inode(attributes.inode)
-                {
-                    self.drop_inode(attributes.inode, &inode, aftermath);
+                if let Some(PeerAnswer::Made(attributes)) = self.intents.made.remove(&intent) {
+                    self.drop_made(attributes.inode, aftermath);
                 }
                 self.unlock(intent);
                 Ok(PeerAnswer::Forgotten { shard: self.shard })
@@ -249,6 +267,7 @@ impl<K: KeyValue> Back<K> {
                 self.intents.made.insert(intent, made.clone());
                 Ok(made)
             }
+            PeerStep::FillPart { part, parts, dentries } => self.fill_part(intent, *part, parts, dentries),
             PeerStep::Lock { session, round, locks, .. } => self.lock_all(intent, (*session, *round), locks),
             PeerStep::Carry { changes } => Ok(self.carry(time, intent, changes, keep, aftermath)),
             PeerStep::Ancestors { of } => self.above(intent, *of),

@@ -14,8 +14,8 @@ use super::{Aftermath, Back, Dentry};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use weft_protocol::message::peer::{Fate, IntentId, Lock, LockedName, NameChange, PeerAnswer};
-use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, SessionId, Timestamp};
+use weft_protocol::message::peer::{Fate, IntentId, Lock, LockedName, NameChange, PartAttributes, PeerAnswer};
+use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, Name, Result, SessionId, Timestamp};
 
 /// Forgotten intents of other shards that are still recognized, so that a step that comes late does nothing.
 const FORGOTTEN_MAX: usize = 4096;
@@ -273,7 +273,9 @@ impl<K: KeyValue> Back<K> {
     }
 
     pub(super) fn locked_name(&self, number: InodeNumber, name: &Name) -> Result<LockedName> {
-        let directory = self.directory(number)?.attributes(number);
+        let directory = self.directory(number)?;
+        self.check_serves(&directory, (number, name))?;
+        let directory = directory.attributes(number);
         let dentry = self.dentry(number, name);
         let here = dentry.and_then(|dentry| Some((dentry.inode, self.inode(dentry.inode)?)));
         let attributes = here.map(|(inode, record)| record.attributes(inode));
@@ -307,6 +309,7 @@ impl<K: KeyValue> Back<K> {
                     NameChange::Gain { inode, time } => self.gain_name(*time, *inode),
                     NameChange::Lose { inode } => self.lose_name(time, *inode, keep, aftermath),
                     NameChange::Move { inode, directory } => self.moved(time, *inode, *directory),
+                    NameChange::Become { inode, attributes } => self.become_alike(*inode, attributes),
                 }
             }
             self.locks.release(intent);
@@ -355,6 +358,17 @@ impl<K: KeyValue> Back<K> {
         self.put_inode(number, &inode);
     }
 
+    /// A directory with parts, or one of these, takes on what is changed of all of them.
+    fn become_alike(&mut self, number: InodeNumber, attributes: &PartAttributes) {
+        let mut directory = self.inode(number).expect("a locked directory is there");
+        let PartAttributes { mode, uid, gid, plan, atime, mtime, ctime } = *attributes;
+        (directory.mode, directory.uid, directory.gid, directory.atime) = (mode, uid, gid, atime);
+        directory.layout = Layout::planned(plan);
+        directory.mtime = mtime.unwrap_or(directory.mtime);
+        directory.ctime = ctime.max(directory.ctime);
+        self.put_inode(number, &directory);
+    }
+
     /// Releases what an intent has locked, and has its steps do nothing from now on.
     pub(super) fn unlock(&mut self, intent: IntentId) {
         self.locks.release(intent);
@@ -372,10 +386,25 @@ impl Inode {
     /// The inode as another shard tells of it.
     pub(super) fn told(attributes: &Attributes) -> Self {
         let Attributes { kind, mode, links, uid, gid, size, atime, mtime, ctime, .. } = *attributes;
-        let layout = attributes.layout.clone();
+        let (layout, parts) = (attributes.layout.clone(), attributes.parts.clone());
         let (object_mtime, parent) = (super::inode::NO_OBJECT_MTIME, InodeNumber::from_raw(0));
         // The number of bytes is not part of what a shard tells; only whether there are any matters here.
         let xattr_bytes = u32::from(attributes.has_xattrs);
-        Self { kind, mode, links, uid, gid, size, atime, mtime, ctime, layout, object_mtime, xattr_bytes, parent }
+        Self {
+            kind,
+            mode,
+            links,
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+            ctime,
+            layout,
+            object_mtime,
+            xattr_bytes,
+            parent,
+            parts,
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::inode::{EMPTY_DIRECTORY_LINKS, Inode, STICKY};
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky, is_owner};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange};
+use weft_protocol::message::peer::{Fate, Lock, LockedName, NameChange, PartAttributes};
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, Timestamp, routing};
 
@@ -89,6 +89,28 @@ impl Facts {
         self.name(directory, name).ok_or(Error::Stale)
     }
 
+    /// The parts of a directory beside itself, as far as it is known to have any.
+    fn parts_beside(&self, directory: InodeNumber) -> Vec<InodeNumber> {
+        let parts = self.inode(directory).and_then(|record| record.parts);
+        parts.map_or(Vec::new(), |parts| parts.others().to_vec())
+    }
+
+    /// Refuses a directory that has names, in itself or in another of its parts.
+    fn check_empty(&self, directory: InodeNumber) -> Result<()> {
+        let is_empty = |part: InodeNumber| {
+            let record = self.inode(part);
+            record.is_none_or(|record| record.size == 0 && record.links <= EMPTY_DIRECTORY_LINKS)
+        };
+        let mut all = std::iter::once(directory).chain(self.parts_beside(directory));
+        if all.all(is_empty) { Ok(()) } else { Err(Error::NotEmpty) }
+    }
+
+    /// That the inode loses a name; a directory goes with all of its parts.
+    fn loses(&self, inode: InodeNumber) -> impl Iterator<Item = NameChange> {
+        let all = std::iter::once(inode).chain(self.parts_beside(inode));
+        all.map(|inode| NameChange::Lose { inode })
+    }
+
     /// The inode, if it is known and not gone.
     fn inode(&self, inode: InodeNumber) -> Option<Inode> {
         self.inodes.get(&inode)?.as_ref().map(Inode::told)
@@ -110,6 +132,7 @@ pub(super) fn names_of(request: &ShardRequest) -> Vec<(InodeNumber, &Name)> {
         ShardRequest::Rename { parent, name, new_parent, new_name, .. } => {
             vec![(*parent, name), (*new_parent, new_name)]
         }
+        ShardRequest::SetAttributes { .. } | ShardRequest::Stripe { .. } => Vec::new(),
         other => unreachable!("{other:?} needs no other shard"),
     }
 }
@@ -144,10 +167,26 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
     if let ShardRequest::Link { inode, .. } = request {
         locks.push(Lock::Inode { inode: *inode, fate: Fate::Stays });
     }
+    if let ShardRequest::SetAttributes { inode, .. } | ShardRequest::Stripe { inode, .. } = request {
+        locks.push(Lock::Inode { inode: *inode, fate: Fate::Loses });
+    }
+    locks.extend(changed_as_a_whole(request, facts).map(|inode| Lock::Inode { inode, fate: Fate::Loses }));
     if !parents_of_moved(request, facts).is_empty() {
         locks.push(Lock::Tree);
     }
     locks
+}
+
+/// The parts of a directory that goes, or is changed, beside that itself.
+fn changed_as_a_whole(request: &ShardRequest, facts: &Facts) -> impl Iterator<Item = InodeNumber> {
+    let named = |parent: InodeNumber, name: &Name| facts.name(parent, name)?.entry.map(|(inode, _)| inode);
+    let directory = match request {
+        ShardRequest::SetAttributes { inode, .. } | ShardRequest::Stripe { inode, .. } => Some(*inode),
+        ShardRequest::RemoveDirectory { parent, name } => named(*parent, name),
+        ShardRequest::Rename { new_parent, new_name, mode: RenameMode::Replace, .. } => named(*new_parent, new_name),
+        _ => None,
+    };
+    directory.into_iter().flat_map(|directory| facts.parts_beside(directory))
 }
 
 /// What the new name of a rename is said to be.
@@ -212,11 +251,35 @@ pub(super) fn decide(
             Ok((changes, ShardAnswer::Removed { time, inode, links }))
         }
         ShardRequest::Link { inode, parent, name } => link(caller, *inode, (*parent, name), facts, time),
+        ShardRequest::SetAttributes { inode, changes } => {
+            let mut directory = facts.inode(*inode).ok_or(Error::Stale)?;
+            directory.change(time, caller, changes, false)?;
+            Ok(all_become(*inode, &directory, changes.mtime.map(|_| directory.mtime), facts))
+        }
+        ShardRequest::Stripe { inode, plan } => {
+            let mut directory = facts.inode(*inode).ok_or(Error::Stale)?;
+            directory.plan_stripes(time, caller, *plan)?;
+            Ok(all_become(*inode, &directory, None, facts))
+        }
         ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
             rename(caller, ((*parent, name), (*new_parent, new_name)), *mode, facts)
         }
         other => unreachable!("{other:?} needs no other shard"),
     }
+}
+
+/// All parts of a directory get what was changed of it.
+fn all_become(
+    inode: InodeNumber,
+    directory: &Inode,
+    mtime: Option<Timestamp>,
+    facts: &Facts,
+) -> (Vec<NameChange>, ShardAnswer) {
+    let Inode { mode, uid, gid, atime, ctime, .. } = *directory;
+    let attributes = PartAttributes { mode, uid, gid, plan: directory.layout.plan(), atime, mtime, ctime };
+    let all = std::iter::once(inode).chain(facts.parts_beside(inode));
+    let changes = all.map(|inode| NameChange::Become { inode, attributes: Box::new(attributes.clone()) }).collect();
+    (changes, ShardAnswer::Entry { attributes: directory.attributes(inode), grants: Grants::empty() })
 }
 
 fn set((directory, name): (InodeNumber, &Name), entry: Option<(InodeNumber, FileKind)>) -> NameChange {
@@ -244,11 +307,11 @@ fn removal(
         return Ok((vec![set(place, None)], inode, 0));
     };
     check_sticky(&directory, &target, caller)?;
-    if of_directory && target.size > 0 {
-        return Err(Error::NotEmpty);
+    if of_directory {
+        facts.check_empty(inode)?;
     }
     let links = if of_directory { 0 } else { target.links.saturating_sub(1) };
-    Ok((vec![NameChange::Lose { inode }, set(place, None)], inode, links))
+    Ok((facts.loses(inode).chain([set(place, None)]).collect(), inode, links))
 }
 
 fn link(
@@ -325,7 +388,8 @@ fn rename(
         (None, RenameMode::Exchange) => return Err(Error::NotFound),
         _ => {}
     }
-    let changes_parent = from.0 != to.0;
+    let (old_parent, new_parent) = (source.directory.directory_of(from.0), target.directory.directory_of(to.0));
+    let changes_parent = old_parent != new_parent;
     let closes_cycle = |entry: Option<(InodeNumber, FileKind)>, parent| {
         entry.is_some_and(|(inode, kind)| kind == FileKind::Directory && facts.is_above(inode, parent))
     };
@@ -352,26 +416,29 @@ fn rename(
     let mut changes = Vec::new();
     if mode == RenameMode::Exchange {
         changes.extend([set(to, source.entry), set(from, target.entry)]);
-        changes.extend(source.moved_to(to.0));
-        changes.extend(target.moved_to(from.0));
+        changes.extend(source.moved_to(new_parent));
+        changes.extend(target.moved_to(old_parent));
         return Ok((changes, renamed(None, target.entry)));
     }
-    let replaced = target.entry.map(|(inode, kind)| check_replaceable(&source, &target, (inode, kind))).transpose()?;
+    let check = |entry| check_replaceable(&source, &target, entry, facts);
+    let replaced = target.entry.map(check).transpose()?;
     if let Some((inode, _)) = replaced.filter(|_| target.inode.is_some()) {
-        changes.push(NameChange::Lose { inode });
+        changes.extend(facts.loses(inode));
     }
     changes.extend([set(to, source.entry), set(from, None)]);
-    changes.extend(source.moved_to(to.0));
+    changes.extend(source.moved_to(new_parent));
     Ok((changes, renamed(replaced, None)))
 }
 
 /// The inode that is replaced, and the names left of it.
-fn check_replaceable(source: &End, target: &End, (inode, kind): (InodeNumber, FileKind)) -> Result<(InodeNumber, u32)> {
+fn check_replaceable(
+    source: &End,
+    target: &End,
+    (inode, kind): (InodeNumber, FileKind),
+    facts: &Facts,
+) -> Result<(InodeNumber, u32)> {
     match (is_kind(source), kind) {
-        (true, FileKind::Directory) => match &target.inode {
-            Some(record) if record.size > 0 || record.links > EMPTY_DIRECTORY_LINKS => Err(Error::NotEmpty),
-            _ => Ok((inode, 0)),
-        },
+        (true, FileKind::Directory) => facts.check_empty(inode).map(|()| (inode, 0)),
         (true, _) => Err(Error::NotDirectory),
         (false, FileKind::Directory) => Err(Error::IsDirectory),
         (false, _) => Ok((inode, target.inode.as_ref().map_or(0, |record| record.links.saturating_sub(1)))),

@@ -45,7 +45,8 @@ impl<'a> Record<'a> {
         Self::checked(bytes).expect("a record of the store is what was put in")
     }
 
-    fn checked(bytes: &'a [u8]) -> Option<Self> {
+    /// As [`Record::decode`]. `None`: these bytes are no record.
+    pub(super) fn checked(bytes: &'a [u8]) -> Option<Self> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (flags, name) = rest.split_first()?;
         let dentry = match flags & KIND_BITS {

@@ -8,7 +8,7 @@
 
 use super::inode::Inode;
 use super::keys::{Key, Tag, inode_of};
-use super::permission::{SEARCH, check_access, check_change_names, check_sticky};
+use super::permission::{check_change_names, check_sticky};
 use super::{Aftermath, Back};
 use crate::kv::KeyValue;
 use std::ops::ControlFlow;
@@ -25,8 +25,7 @@ impl<K: KeyValue> Back<K> {
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
         let (parent, name) = place;
-        let mut directory = self.directory(parent)?;
-        check_access(&directory, caller, SEARCH)?;
+        let mut directory = self.searched(caller, (parent, name))?;
         let dentry = self.existing(parent, name)?;
         check_change_names(&directory, caller)?;
         if dentry.kind == FileKind::Directory {
@@ -70,8 +69,7 @@ impl<K: KeyValue> Back<K> {
         keep: bool,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
-        let mut directory = self.directory(parent)?;
-        check_access(&directory, caller, SEARCH)?;
+        let mut directory = self.searched(caller, (parent, name))?;
         let dentry = self.existing(parent, name)?;
         check_change_names(&directory, caller)?;
         if dentry.kind != FileKind::Directory {

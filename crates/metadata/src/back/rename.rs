@@ -9,7 +9,7 @@
 //! too.
 //! Not here: rename of what is at several shards (`across.rs`).
 
-use super::inode::{EMPTY_DIRECTORY_LINKS, Inode};
+use super::inode::Inode;
 use super::permission::{SEARCH, WRITE, check_access, check_change_names, check_sticky};
 use super::{Aftermath, Back, Dentry};
 use crate::kv::KeyValue;
@@ -61,6 +61,8 @@ impl<K: KeyValue> Back<K> {
         let new_directory = self.directory(way.new_parent)?;
         check_access(&directory, caller, SEARCH)?;
         check_access(&new_directory, caller, SEARCH)?;
+        self.check_serves(&directory, (way.parent, way.name))?;
+        self.check_serves(&new_directory, (way.new_parent, way.new_name))?;
         new_directory.check_has_name()?;
         let source = self.end(self.existing(way.parent, way.name)?)?;
         let target = self.dentry(way.new_parent, way.new_name).map(|dentry| self.end(dentry)).transpose()?;
@@ -124,7 +126,7 @@ impl<K: KeyValue> Back<K> {
             Some(true) => Err(Error::Invalid),
             Some(false) => Ok(()),
             // What has no directories in it has nobody below it.
-            None if inode.links == EMPTY_DIRECTORY_LINKS => Ok(()),
+            None if inode.has_no_directories() => Ok(()),
             None => Err(Error::CrossShard),
         }
     }
@@ -135,7 +137,7 @@ impl<K: KeyValue> Back<K> {
             return false;
         }
         let Some(inode) = self.inode(moved.inode) else { return !self.is_here(moved.inode) };
-        inode.links != EMPTY_DIRECTORY_LINKS && self.is_above(moved.inode, under) == Ok(None)
+        !inode.has_no_directories() && self.is_above(moved.inode, under) == Ok(None)
     }
 
     /// Whether a directory is `below` or above it. `None`: what is above that is at another shard.
@@ -174,6 +176,7 @@ impl<K: KeyValue> Back<K> {
         keep: bool,
         aftermath: &mut Aftermath,
     ) -> Option<(InodeNumber, u32)> {
+        let new_parent = self.shown(way.new_parent);
         // A name that is replaced keeps its place in listings.
         let is_replaced = target.is_some();
         self.change_names(way.new_parent, |back, directory| {
@@ -195,7 +198,7 @@ impl<K: KeyValue> Back<K> {
             }
             (dentry.inode, self.drop_link(time, dentry.inode, inode, keep, aftermath))
         });
-        self.note_move(time, source, way.new_parent);
+        self.note_move(time, source, new_parent);
         replaced
     }
 
@@ -206,9 +209,15 @@ impl<K: KeyValue> Back<K> {
         self.change_names(way.new_parent, |back, directory| {
             back.set_dentry(time, (way.new_parent, directory), way.new_name, source.dentry);
         });
-        self.note_move(time, source, way.new_parent);
+        let (parent, new_parent) = (self.shown(way.parent), self.shown(way.new_parent));
+        self.note_move(time, source, new_parent);
         let target = End { dentry: target.dentry, inode: target.inode.clone() };
-        self.note_move(time, target, way.parent);
+        self.note_move(time, target, parent);
+    }
+
+    /// A directory of this shard as programs know it.
+    fn shown(&self, number: InodeNumber) -> InodeNumber {
+        self.inode(number).expect("the directory of a rename was there a moment ago").directory_of(number)
     }
 
     fn change_names(&mut self, number: InodeNumber, change: impl FnOnce(&mut Self, &mut Inode)) {

@@ -62,7 +62,9 @@ impl<K: KeyValue> Shard<K> {
 
     fn needs_entry_lease(&self, session: SessionId, parent: InodeNumber, name: &Name) -> bool {
         let covered = self.leases.holder(&LeaseKey::Directory(parent), session).is_some();
-        !covered && self.back.locked(parent, name).is_none()
+        // A directory that is about to get parts gives up all of its names.
+        let changes = self.parking.is_claimed(&LeaseKey::Permissions(parent));
+        !covered && !changes && self.back.locked(parent, name).is_none()
     }
 
     /// Whether another session uses the directory: one that has its permissions.

@@ -6,6 +6,7 @@ use super::park::{Call, Parked, Wait};
 use super::{Effect, Pause, Shard, Verdict};
 use crate::back::{Answer, Command};
 use crate::kv::KeyValue;
+use crate::placement;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
@@ -61,9 +62,13 @@ impl<K: KeyValue> Shard<K> {
             return Verdict::Reply(Err(Error::Busy));
         }
         let (origin, credentials, request) = (call.origin, call.credentials.clone(), call.request.clone());
-        let command = match to {
-            Some(to) => Command::BeginMake { origin, credentials, request, to },
-            None => Command::BeginAcross { origin, credentials, request },
+        let command = match (to, request) {
+            (Some(to), request) => Command::BeginMake { origin, credentials, request, to },
+            (None, ShardRequest::Spread { inode: directory }) => {
+                let shards = placement::shards_for_parts(&self.map, self.back.shard());
+                Command::BeginSpread { origin: Some(origin), credentials, directory, shards }
+            }
+            (None, request) => Command::BeginAcross { origin, credentials, request },
         };
         match self.apply(&command).answer {
             Answer::Intent(number) => {

@@ -118,6 +118,16 @@ impl Leases {
         self.holders(key).find(|holder| holder.session == session).copied()
     }
 
+    /// Who holds which names of a directory. Looks at all keys.
+    pub fn names_of(&self, directory: InodeNumber) -> Vec<(LeaseKey, SessionId)> {
+        let is_name = |key: &LeaseKey| matches!(key, LeaseKey::Entry(of, _) if *of == directory);
+        let held = self.parts.iter().flatten().filter(|(key, _)| is_name(key));
+        let mut names: Vec<_> =
+            held.flat_map(|(key, holders)| holders.iter().map(|holder| (*key, holder.session))).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Whether the session may hold this many keys more.
     pub fn has_room(&self, session: SessionId, keys: usize) -> bool {
         self.grantees.get(&session).is_none_or(|grantee| grantee.held + keys <= LEASES_PER_SESSION_MAX)

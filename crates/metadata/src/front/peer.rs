@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
 use weft_protocol::message::peer::{IntentId, NameChange, PeerAnswer, PeerCall, PeerReply, PeerStep};
-use weft_protocol::{Error, FileKind, LeaseKey, SessionId};
+use weft_protocol::{Error, FileKind, LeaseKey, LeaseMode, SessionId};
 
 /// How long a shard waits for the end of another shard's intent before it asks, milliseconds.
 const ASK_MS: u64 = 3000;
@@ -98,7 +98,17 @@ impl<K: KeyValue> Shard<K> {
                     return Err(Pause::until(Wait::Lock(by), Vec::new()));
                 }
                 self.plan_locks(&mut plan, locks);
-                if let Some(pause) = self.conflicts(&plan, Some(*requester), asked) {
+                let spread = self.back.spreads(intent);
+                // Names that the client itself knows go to other parts, too.
+                let requester = Some(*requester).filter(|_| spread.is_none());
+                let mut pause = self.conflicts(&plan, requester, asked);
+                if let Some(names) = spread.map(|directory| self.leases.names_of(directory))
+                    && !names.is_empty()
+                {
+                    let pause = pause.get_or_insert_with(|| Pause::until(Wait::Recalls, plan.keys()));
+                    pause.recalls.extend(names.into_iter().map(|(key, session)| (key, session, LeaseMode::None)));
+                }
+                if let Some(pause) = pause {
                     return Err(pause);
                 }
             }
@@ -146,7 +156,7 @@ impl<K: KeyValue> Shard<K> {
         match change {
             NameChange::Set { directory, name, .. } => plan.name(*directory, name),
             NameChange::Gain { inode, .. } | NameChange::Move { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
-            NameChange::Lose { inode } => self.plan_loss(plan, *inode),
+            NameChange::Lose { inode } | NameChange::Become { inode, .. } => self.plan_loss(plan, *inode),
         }
     }
 

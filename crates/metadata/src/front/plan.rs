@@ -233,6 +233,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::CancelLock { .. }
             | ShardRequest::TestLock { .. }
             | ShardRequest::GetXattrs { .. }
+            | ShardRequest::Spread { .. }
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => {}

@@ -130,8 +130,7 @@ impl<K: KeyValue> Shard<K> {
         let entries: Vec<_> = listing.entries.into_iter().zip(attributes).map(entry).collect();
         grants |= of_directories.unwrap_or_default() & Grants::PERMISSIONS;
         grants |= self.shared_directory(session, number);
-        let next = entries.last().filter(|_| listing.has_more).map(|last| last.cookie);
-        Ok(ShardAnswer::Page(DirectoryPage { entries, next, grants, parent: listing.parent }))
+        Ok(ShardAnswer::Page(DirectoryPage { entries, next: listing.next, grants, parent: listing.parent }))
     }
 
     /// Grants each of these names, up to the first that cannot be; whether all were.

@@ -19,6 +19,7 @@ mod renames;
 mod repeats;
 mod shards;
 mod slots;
+mod spread;
 mod striped;
 mod times;
 mod xattrs;

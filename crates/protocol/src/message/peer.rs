@@ -7,10 +7,12 @@
 //! `Undo`.
 
 use crate::attributes::{Attributes, FileKind};
+use crate::cookie::Cookie;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, SessionId, ShardId};
 use crate::layout::StripePlan;
 use crate::name::Name;
+use crate::parts::Parts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +59,18 @@ pub enum PeerStep {
     /// From a shard that has locked something for the intent `of` and has heard nothing of it for a while, to the
     /// coordinator. Answer: `Open`, or `Forgotten`: it was given up, and its locks are to be released.
     AskOutcome { of: IntentId },
+    /// Dentries of a part that was made by `MakeDirectoryInode`, and what it is a part of. Answer: `Filled`.
+    FillPart { part: InodeNumber, parts: Parts, dentries: Vec<MovedDentry> },
     /// What this directory is in, as far as the shard knows. Asked with `Lock::Tree` held. Answer: `Above`.
     Ancestors { of: InodeNumber },
+}
+
+/// A dentry as it is stored: section "Dentry" of `docs/formats/metadata-keys.md`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MovedDentry {
+    pub cookie: Cookie,
+    #[serde(with = "serde_bytes")]
+    pub record: Vec<u8>,
 }
 
 /// What becomes of the inode that a lock is about.
@@ -66,7 +78,7 @@ pub enum PeerStep {
 pub enum Fate {
     /// It keeps its names, gets one more, or has one of them moved.
     Stays,
-    /// It loses a name: a directory goes, a file perhaps.
+    /// It loses a name: a directory goes, a file perhaps. Or a directory with parts is changed as a whole.
     Loses,
 }
 
@@ -109,6 +121,23 @@ pub enum NameChange {
     Lose { inode: InodeNumber },
     /// A name of the inode has moved to this directory.
     Move { inode: InodeNumber, directory: InodeNumber },
+    /// A directory, or a part of one, has these attributes from now on.
+    Become { inode: InodeNumber, attributes: Box<PartAttributes> },
+}
+
+/// What all parts of a directory have of its attributes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartAttributes {
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    /// How files made in it are striped.
+    pub plan: Option<StripePlan>,
+    pub atime: Timestamp,
+    /// `None`: it stays.
+    pub mtime: Option<Timestamp>,
+    /// Unless it has a later one.
+    pub ctime: Timestamp,
 }
 
 /// Answer to a step.
@@ -145,6 +174,11 @@ pub enum PeerAnswer {
         shard: ShardId,
     },
     Open,
+    /// Up to the dentry with this cookie.
+    Filled {
+        shard: ShardId,
+        last: Option<Cookie>,
+    },
     /// The directory that was asked about and those above it at this shard, from below. `next`: where it goes on;
     /// `None`: at the root.
     Above {

@@ -250,6 +250,8 @@ pub enum ShardRequest {
         /// Latest modification time of these objects, which is none of the file's.
         object_mtime: Timestamp,
     },
+    /// Change, by the directory's owner. Spreads its names over all shards: see [`crate::Parts`]. Answer: `Entry`.
+    Spread { inode: InodeNumber },
 }
 
 /// What became of a request for a lock.
@@ -437,6 +439,7 @@ impl ShardRequest {
             | ShardRequest::GetXattrs { inode }
             | ShardRequest::Stripe { inode, .. }
             | ShardRequest::Relocate { inode, .. }
+            | ShardRequest::Spread { inode }
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }

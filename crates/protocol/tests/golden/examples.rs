@@ -8,7 +8,8 @@ use weft_protocol::message::node::{
     Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardStatus,
 };
 use weft_protocol::message::peer::{
-    Fate, IntentId, Lock, LockedName, NameChange, PeerAnswer, PeerCall, PeerReply, PeerStep,
+    Fate, IntentId, Lock, LockedName, MovedDentry, NameChange, PartAttributes, PeerAnswer, PeerCall, PeerReply,
+    PeerStep,
 };
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
@@ -19,8 +20,9 @@ use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, Storag
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
     HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
-    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, RangeLock, Rights, SessionId,
-    ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, RangeLock, Rights,
+    SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName,
+    XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -61,7 +63,12 @@ fn attributes(kind: FileKind, layout: Layout) -> Attributes {
         ctime: Timestamp(0),
         layout,
         has_xattrs: kind == FileKind::Directory,
+        parts: (kind == FileKind::Directory).then(parts),
     }
+}
+
+fn parts() -> Parts {
+    Parts::new(vec![inode(), InodeNumber::new(ShardId(4), 9)]).expect("two parts")
 }
 
 fn file() -> Attributes {
@@ -217,6 +224,7 @@ pub fn errors() -> Vec<Error> {
         Error::OutOfRange,
         Error::TooBig,
         Error::NoXattrSpace,
+        Error::Split,
     ]
 }
 
@@ -276,6 +284,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
             objects: vec![ObjectId::new(NodeId(1), 5), ObjectId::new(NodeId(2), 6)],
             object_mtime: Timestamp(8),
         },
+        ShardRequest::Spread { inode: inode() },
     ];
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
@@ -509,6 +518,11 @@ pub fn peer_steps() -> Vec<PeerStep> {
         PeerStep::Carry { changes: name_changes() },
         PeerStep::AskOutcome { of: intent() },
         PeerStep::Ancestors { of: inode() },
+        PeerStep::FillPart {
+            part: InodeNumber::new(ShardId(4), 9),
+            parts: parts(),
+            dentries: vec![MovedDentry { cookie: Cookie::of(&name("dentry")), record: vec![1, 2, 3] }],
+        },
     ]
 }
 
@@ -522,6 +536,18 @@ fn name_changes() -> Vec<NameChange> {
             entry: Some((inode(), FileKind::Symlink)),
         },
         NameChange::Move { inode: inode(), directory: InodeNumber::ROOT },
+        NameChange::Become {
+            inode: inode(),
+            attributes: Box::new(PartAttributes {
+                mode: 0o2755,
+                uid: 1000,
+                gid: 100,
+                plan: Some(plan()),
+                atime: Timestamp(-1),
+                mtime: Some(time()),
+                ctime: time(),
+            }),
+        },
     ]
 }
 
@@ -538,6 +564,7 @@ pub fn peer_answers() -> Vec<PeerAnswer> {
         PeerAnswer::Blocked { shard: ShardId(1), round: 2 },
         PeerAnswer::Carried { shard: ShardId(1) },
         PeerAnswer::Open,
+        PeerAnswer::Filled { shard: ShardId(1), last: Some(Cookie::of(&name("dentry"))) },
         PeerAnswer::Above { directories: vec![inode()], next: Some(InodeNumber::ROOT) },
         PeerAnswer::Above { directories: vec![InodeNumber::ROOT], next: None },
     ]

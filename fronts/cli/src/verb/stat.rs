@@ -199,6 +199,7 @@ mod tests {
             ctime: time,
             layout,
             has_xattrs: false,
+            parts: None,
         }
     }
 

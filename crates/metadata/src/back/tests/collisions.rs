@@ -75,7 +75,7 @@ fn listed(back: &Back<crate::MemoryStore>) -> Vec<(Cookie, String)> {
         let page = back.list(&Credentials::default(), ROOT, after, 1).expect("a page");
         entries.extend(page.entries.iter().map(|listed| (listed.cookie, listed.name.to_string())));
         match page.entries.last() {
-            Some(last) if page.has_more => after = last.cookie,
+            Some(last) if page.next.is_some() => after = last.cookie,
             _ => return entries,
         }
     }

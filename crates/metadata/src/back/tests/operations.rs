@@ -372,17 +372,17 @@ fn a_listing_comes_in_pages_of_bounded_size() {
     }
     let user = Credentials::default();
     let page = bench.back.list(&user, ROOT, Cookie::START, u32::MAX).expect("a page");
-    assert_eq!((page.entries.len(), page.has_more), (DIRECTORY_PAGE_ENTRIES_MAX as usize, true));
+    assert_eq!((page.entries.len(), page.next.is_some()), (DIRECTORY_PAGE_ENTRIES_MAX as usize, true));
     assert!(page.entries.is_sorted_by_key(|listed| listed.cookie));
     let last = page.entries.last().expect("a full page");
     // The last name is gone meanwhile: the listing goes on after where it was.
     bench.change(unlink(ROOT, &last.name.to_string())).expect("it is there");
     let rest = bench.back.list(&user, ROOT, last.cookie, u32::MAX).expect("a page");
-    assert_eq!((rest.entries.len(), rest.has_more), (904, false));
+    assert_eq!((rest.entries.len(), rest.next.is_some()), (904, false));
     assert!(rest.entries[0].cookie > last.cookie);
     for end in [rest.entries[903].cookie, Cookie::from_raw(u64::MAX)] {
         let nothing = bench.back.list(&user, ROOT, end, u32::MAX).expect("a page");
-        assert!(nothing.entries.is_empty() && !nothing.has_more);
+        assert!(nothing.entries.is_empty() && nothing.next.is_none());
     }
     assert_eq!(bench.back.list(&user, ROOT, Cookie::START, 0).expect("a page").entries.len(), 1);
     let long = bench.mkdir(ROOT, "long", 0o755);
@@ -390,7 +390,7 @@ fn a_listing_comes_in_pages_of_bounded_size() {
         bench.change(create(long, &format!("{number:0255}"), 0o644)).expect("a new name");
     }
     let page = bench.back.list(&user, long, Cookie::START, u32::MAX).expect("a page");
-    assert_eq!((page.entries.len(), page.has_more), (1028, true), "256 KiB of names");
+    assert_eq!((page.entries.len(), page.next.is_some()), (1028, true), "256 KiB of names");
 }
 
 #[test]
