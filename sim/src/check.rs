@@ -104,7 +104,7 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
                 .try_for_each(|(name, (inode, links))| unlinked(model, *parent, name, (*inode, *links)))
         }
         (ShardRequest::RemoveDirectory { parent, name }, ShardAnswer::Removed { inode, .. }) => {
-            let entries = model.inodes.get(inode).map_or(0, |directory| directory.entries.len());
+            let entries = model.entries(*inode).count();
             expect(entries == 0, || format!("removed a directory with {entries} entries"))?;
             let taken = model.take(*parent, name);
             model.drop_link(*inode);
@@ -127,7 +127,28 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
             known.sort_by_key(|(name, _)| Cookie::of(name));
             expect(told == known, || format!("listed {told:?}, the model has {known:?}"))
         }
+        (ShardRequest::SetAttributes { inode, changes }, _) => {
+            if let Some(mode) = changes.mode {
+                model.change_mode(*inode, mode);
+            }
+            Ok(())
+        }
         _ => Ok(()),
+    }
+}
+
+/// The names that a change is about.
+fn names(request: &ShardRequest) -> Vec<(InodeNumber, &Name)> {
+    match request {
+        ShardRequest::Rename { parent, name, new_parent, new_name, .. } => {
+            vec![(*parent, name), (*new_parent, new_name)]
+        }
+        ShardRequest::OpenAt { parent, name, .. }
+        | ShardRequest::MakeDirectory { parent, name, .. }
+        | ShardRequest::Unlink { parent, name }
+        | ShardRequest::RemoveDirectory { parent, name } => vec![(*parent, name)],
+        ShardRequest::UnlinkBatch { parent, names } => names.first().map(|name| (*parent, name)).into_iter().collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -172,11 +193,12 @@ fn check_no_cycle(model: &Model, moved: InodeNumber) -> std::result::Result<(), 
     let mut below = vec![moved];
     let mut seen = std::collections::BTreeSet::new();
     while let Some(inode) = below.pop() {
-        let entries = model.inodes.get(&inode).into_iter().flat_map(|inode| inode.entries.values());
-        for entry in entries.filter(|entry| model.inodes.get(*entry).is_some_and(|it| it.kind == FileKind::Directory)) {
-            expect(*entry != moved, || format!("directory {moved} is below itself"))?;
-            if seen.insert(*entry) {
-                below.push(*entry);
+        let is_directory =
+            |entry: &InodeNumber| model.inodes.get(entry).is_some_and(|it| it.kind == FileKind::Directory);
+        for entry in model.entries(inode).filter(is_directory) {
+            expect(entry != moved, || format!("directory {moved} is below itself"))?;
+            if seen.insert(entry) {
+                below.push(entry);
             }
         }
     }
@@ -218,9 +240,8 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
         {
             true
         }
-        Error::NotEmpty => {
-            entry.and_then(|inode| model.inodes.get(&inode)).is_some_and(|inode| !inode.entries.is_empty())
-        }
+        Error::NotEmpty => entry.is_some_and(|inode| model.entries(inode).next().is_some()),
+        Error::Split => names(request).into_iter().any(|(parent, name)| model.is_elsewhere(parent, name)),
         // The other shard is gone, or cut off.
         Error::Unreachable => !model.lost.is_empty() || model.split_ms.is_some(),
         Error::WrongShard(_) => !model.lost.is_empty(),

@@ -39,9 +39,13 @@ pub enum Kind {
     Relocations,
     /// Programs that make system calls through mounts as in `Passthrough`, while the bytes of files move.
     RelocationMounts,
+    /// Programs that use the client machine, while directories are spread over shards.
+    Spreads,
+    /// Programs that make system calls through mounts, while directories are spread over shards.
+    SpreadMounts,
 }
 
-const WORDS: [(&str, Kind); 16] = [
+const WORDS: [(&str, Kind); 18] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -58,6 +62,8 @@ const WORDS: [(&str, Kind); 16] = [
     ("moves", Kind::Moves),
     ("relocations", Kind::Relocations),
     ("relocation-mounts", Kind::RelocationMounts),
+    ("spreads", Kind::Spreads),
+    ("spread-mounts", Kind::SpreadMounts),
 ];
 
 impl Kind {
@@ -66,7 +72,7 @@ impl Kind {
         let faults = match self {
             Self::Native | Self::Xattrs | Self::Striped | Self::Relocations => Faults::NOW,
             Self::Plain => return Faults::NONE,
-            Self::Partitions | Self::Locks => Faults { partitions: true, ..Faults::NOW },
+            Self::Partitions | Self::Locks | Self::Spreads => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
             Self::Moves => Faults { joins: true, moves: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
@@ -75,6 +81,8 @@ impl Kind {
             Self::Mounts | Self::Gone | Self::StripedMounts => {
                 Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW }
             }
+            // Calls that a node did not make for another, of which nobody knows the result, are too many for the check.
+            Self::SpreadMounts => Faults { fences_cut: seed.is_multiple_of(4), ..Faults::NOW },
             Self::Passthrough | Self::RelocationMounts => {
                 Faults { fences_cut: seed.is_multiple_of(4), descriptors: true, ..Faults::NOW }
             }
@@ -86,8 +94,13 @@ impl Kind {
 
     /// Whether programs make system calls through mounts.
     pub fn has_mounts(self) -> bool {
-        let striped = matches!(self, Self::StripedMounts);
-        striped || matches!(self, Self::Mounts | Self::Gone | Self::Passthrough | Self::RelocationMounts)
+        let beside = matches!(self, Self::StripedMounts | Self::RelocationMounts | Self::SpreadMounts);
+        beside || matches!(self, Self::Mounts | Self::Gone | Self::Passthrough)
+    }
+
+    /// Whether directories are spread over shards.
+    pub(crate) fn spreads(self) -> bool {
+        matches!(self, Self::Spreads | Self::SpreadMounts)
     }
 
     /// Whether the bytes of files move.

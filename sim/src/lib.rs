@@ -28,6 +28,7 @@ mod relocations;
 pub mod script;
 mod shell;
 pub mod shorten;
+mod spreads;
 mod store;
 mod system_calls;
 mod wire;

@@ -1,7 +1,7 @@
 //! The plain model: what a file system with no caches, messages or faults would be.
 
 use std::collections::{BTreeMap, BTreeSet};
-use weft_protocol::{FileKind, InodeNumber, Name, ShardId, routing};
+use weft_protocol::{Cookie, FileKind, InodeNumber, Name, Parts, ShardId, routing};
 
 /// An inode of the model.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Model {
     pub lost: BTreeSet<ShardId>,
     /// When a request between two nodes that were cut off from each other was lost last.
     pub split_ms: Option<u64>,
+    /// Directories with parts: of each its parts, itself first. What a part has is in `inodes` under its number.
+    parts: BTreeMap<InodeNumber, Parts>,
     /// The names of files when their shard asked for the latest cut of them.
     cuts: BTreeMap<InodeNumber, Vec<(InodeNumber, Name)>>,
 }
@@ -28,7 +30,7 @@ impl Model {
     pub fn new() -> Self {
         let root = Inode { kind: FileKind::Directory, links: 2, size: 0, mode: 0o755, entries: BTreeMap::new() };
         let inodes = BTreeMap::from([(InodeNumber::ROOT, root)]);
-        Self { inodes, lost: BTreeSet::new(), split_ms: None, cuts: BTreeMap::new() }
+        Self { inodes, lost: BTreeSet::new(), split_ms: None, parts: BTreeMap::new(), cuts: BTreeMap::new() }
     }
 
     /// Whether the model speaks of this inode.
@@ -38,6 +40,50 @@ impl Model {
 
     pub fn entry(&self, parent: InodeNumber, name: &Name) -> Option<InodeNumber> {
         self.inodes.get(&parent).and_then(|directory| directory.entries.get(name)).copied()
+    }
+
+    /// A directory has these parts from now on.
+    pub fn spread(&mut self, parts: &Parts) {
+        if self.parts.insert(parts.directory(), parts.clone()).is_some() {
+            return;
+        }
+        let directory = self.inodes.get_mut(&parts.directory()).expect("a directory that is spread is in the model");
+        let (mode, entries) = (directory.mode, std::mem::take(&mut directory.entries));
+        (directory.links, directory.size) = (2, 0);
+        for part in parts.others() {
+            let kind = FileKind::Directory;
+            self.inodes.insert(*part, Inode { kind, links: 2, size: 0, mode, entries: BTreeMap::new() });
+        }
+        for (name, inode) in entries {
+            let kind = self.inodes.get(&inode).map_or(FileKind::Regular, |inode| inode.kind);
+            self.put(parts.of(Cookie::of(&name)), &name, inode, kind);
+        }
+    }
+
+    /// The parts of a directory; of one that was not spread, itself.
+    pub fn parts_of(&self, directory: InodeNumber) -> Vec<InodeNumber> {
+        self.parts.get(&directory).map_or_else(|| vec![directory], |parts| parts.all().to_vec())
+    }
+
+    /// Whether another part serves the name.
+    pub fn is_elsewhere(&self, directory: InodeNumber, name: &Name) -> bool {
+        let mut all = self.parts.values().filter(|parts| parts.all().contains(&directory));
+        all.any(|parts| parts.of(Cookie::of(name)) != directory)
+    }
+
+    /// All entries of a directory.
+    pub fn entries(&self, directory: InodeNumber) -> impl Iterator<Item = InodeNumber> {
+        let parts = self.parts_of(directory).into_iter();
+        parts.filter_map(|part| self.inodes.get(&part)).flat_map(|inode| inode.entries.values().copied())
+    }
+
+    /// A directory has another mode.
+    pub fn change_mode(&mut self, directory: InodeNumber, mode: u16) {
+        for part in self.parts_of(directory) {
+            if let Some(inode) = self.inodes.get_mut(&part) {
+                inode.mode = mode;
+            }
+        }
     }
 
     /// A shard asks for a cut of this file: by now an open has found it.
@@ -92,7 +138,7 @@ impl Model {
         record.links = if record.kind == FileKind::Directory { 0 } else { record.links - 1 };
         let links = record.links;
         if links == 0 {
-            self.inodes.remove(&inode);
+            self.parts_of(inode).iter().for_each(|part| drop(self.inodes.remove(part)));
         }
         links
     }

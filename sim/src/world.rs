@@ -331,6 +331,9 @@ pub struct World {
     uses_xattrs: Option<u64>,
     relocates: Option<u64>,
     relocations: relocations::Counts,
+    /// Programs spread directories, by numbers from this seed.
+    spreads: Option<u64>,
+    spread: Rc<Cell<u64>>,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
     /// The latest call that has come in each slot of a session.
@@ -457,6 +460,7 @@ impl World {
             self.tally.xattrs = self.xattrs.borrow().compared;
             self.tally.relocated = self.relocations.moved.get();
             self.tally.hindered = self.relocations.hindered.get();
+            self.tally.spread = self.spread.get();
         }
         self.check_end();
     }

@@ -29,8 +29,8 @@ pub struct DirectoryListing {
     pub entries: Vec<DirectoryEntry>,
     /// After which cookie to continue; `None`: the end.
     pub next: Option<Cookie>,
-    /// The directory's `..`.
-    pub parent: InodeNumber,
+    /// The directory's `..`; `None`: another part of the directory knows it, that with the first page.
+    pub parent: Option<InodeNumber>,
     /// How long a cache above may keep the names and attributes of this page.
     pub valid: Duration,
     /// [`crate::Files::changes`] when it came.

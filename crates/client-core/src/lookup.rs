@@ -181,6 +181,11 @@ impl<S: Shell> Files<S> {
                 Err(Error::Stale) => {}
                 // What a session learns of an inode without a name does not keep it openable.
                 Ok(found) if found.attributes.links == 0 => {}
+                // What was gathered of a directory is not to be gathered again.
+                Ok(found) if found.attributes.kind == FileKind::Directory => {
+                    let (name_ms, _) = self.valid(Some((parent, name)), inode);
+                    return Ok(Entry { name_valid: Duration::from_millis(name_ms), ..found });
+                }
                 found => return self.entry(who, parent, name, &found?.attributes, Told::HERE).await,
             },
             Cached::Unknown => {}
@@ -326,8 +331,7 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// One page of a directory listing: the entries after a cookie, in the order of cookies. `DirectoryListing::parent`
-    /// is the directory's `..` on the first page.
+    /// One page of a directory listing: the entries after a cookie, in the order of cookies. Only the last page is empty.
     pub async fn read_directory(
         &self,
         who: &Credentials,
@@ -337,12 +341,22 @@ impl<S: Shell> Files<S> {
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
         let how = (entries_max, with_attributes);
-        match self.read_part(who, directory, after, how).await {
-            Err(Error::Split) => {
-                self.ask_parts(who, directory).await?;
-                self.read_part(who, directory, after, how).await
+        let (mut after, mut parent) = (after, None);
+        loop {
+            let listing = match self.read_part(who, directory, after, how).await {
+                Err(Error::Split) => {
+                    self.ask_parts(who, directory).await?;
+                    self.read_part(who, directory, after, how).await
+                }
+                listing => listing,
+            };
+            let listing = listing?;
+            parent = parent.or(listing.parent);
+            match listing.next {
+                // This part of the directory has no more.
+                Some(next) if listing.entries.is_empty() => after = next,
+                _ => return Ok(DirectoryListing { parent, ..listing }),
             }
-            listing => listing,
         }
     }
 
@@ -356,7 +370,7 @@ impl<S: Shell> Files<S> {
         let calls = self.calls();
         let Some((inode, after)) = self.place_in_listing(directory, after) else {
             let (valid, seen) = (Duration::ZERO, self.changes());
-            return Ok(DirectoryListing { entries: Vec::new(), next: None, parent: directory, valid, seen });
+            return Ok(DirectoryListing { entries: Vec::new(), next: None, parent: None, valid, seen });
         };
         let request = ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes };
         let since = calls.session.reports();
@@ -364,7 +378,7 @@ impl<S: Shell> Files<S> {
             // The directory went meanwhile, with its parts.
             Err(Error::Stale) if inode != directory => {
                 let (valid, seen) = (Duration::ZERO, self.changes());
-                return Ok(DirectoryListing { entries: Vec::new(), next: None, parent: directory, valid, seen });
+                return Ok(DirectoryListing { entries: Vec::new(), next: None, parent: None, valid, seen });
             }
             answer => answer?,
         };
@@ -390,7 +404,8 @@ impl<S: Shell> Files<S> {
             }
         }
         let valid = if all_known { holds } else { Duration::ZERO };
-        Ok(DirectoryListing { next: page.next, parent: page.parent, valid, seen, entries: page.entries })
+        let parent = (inode == directory).then_some(page.parent);
+        Ok(DirectoryListing { next: page.next, parent, valid, seen, entries: page.entries })
     }
 
     /// A number that grows with all that is learnt, changed or lost of names and attributes.

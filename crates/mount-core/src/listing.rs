@@ -66,8 +66,10 @@ pub struct Origin {
 /// State of an open directory.
 #[derive(Default)]
 pub struct Listing {
-    /// Directory's `..`, told by the first page.
+    /// Directory's `..`, told with the first page.
     parent: Option<InodeNumber>,
+    /// A page was fetched.
+    is_begun: bool,
     /// The newest at the back.
     kept: VecDeque<Page>,
     /// Counts requests.
@@ -115,7 +117,7 @@ impl Listing {
 
     /// Whether it was read before.
     pub fn is_begun(&self) -> bool {
-        self.parent.is_some()
+        self.is_begun
     }
 
     /// The entries after an offset that are at hand.
@@ -135,8 +137,8 @@ impl Listing {
     /// Whether what comes after an offset can be shown without a message.
     pub fn is_ready(&self, offset: u64) -> bool {
         let position = position(offset);
-        let known = self.parent.is_some() && offset != 0;
-        known && (offset < AFTER_PARENT || self.kept.iter().any(|page| page.covers(position)))
+        let knows_parent = self.parent.is_some() && offset == AFTER_ITSELF;
+        self.is_begun && offset != 0 && (knows_parent || self.kept.iter().any(|page| page.covers(position)))
     }
 
     /// What comes after this offset, and the offset to go on with; `None`: the end.
@@ -152,7 +154,7 @@ impl Listing {
             return Ok(Some((Item::Itself, AFTER_ITSELF)));
         }
         let mut position = position(offset);
-        if self.parent.is_none() {
+        if !self.is_begun || offset == AFTER_ITSELF && self.parent.is_none() {
             // Not read from the beginning: `seekdir` to an offset of another open directory.
             self.fetch(position, source, with_attributes, DIRECTORY_PAGE_ENTRIES_MAX).await?;
         }
@@ -189,7 +191,7 @@ impl Listing {
         entries_max: u32,
     ) -> Result<usize> {
         let listing = source.page(after, entries_max, with_attributes).await?;
-        self.parent = Some(listing.parent);
+        (self.parent, self.is_begun) = (listing.parent.or(self.parent), true);
         if self.kept.len() >= PAGES_KEPT_MAX {
             self.kept.pop_front();
         }
@@ -256,7 +258,7 @@ mod tests {
             let count = self.page_entries.min(entries_max as usize);
             let entries: Vec<DirectoryEntry> = rest.by_ref().take(count).map(entry).collect();
             let next = entries.last().map(|last| last.cookie).filter(|_| rest.next().is_some());
-            Ok(DirectoryListing { entries, next, parent: PARENT, valid: Duration::from_secs(60), seen: 0 })
+            Ok(DirectoryListing { entries, next, parent: Some(PARENT), valid: Duration::from_secs(60), seen: 0 })
         }
 
         fn now(&self) -> Duration {

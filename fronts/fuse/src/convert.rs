@@ -271,6 +271,7 @@ mod tests {
             ctime: Timestamp(0),
             layout: Layout::Empty,
             has_xattrs: false,
+            parts: None,
         }
     }
 

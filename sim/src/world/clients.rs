@@ -12,6 +12,7 @@ use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
 use crate::random::Random;
 use crate::relocations;
+use crate::spreads;
 use crate::xattrs;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +49,8 @@ impl World {
         self.note(&format!("client {index} starts: process {}", self.clients[index].process.id.get()));
     }
 
-    /// A program of a client moves the bytes of files, and two use extended attributes, if the run is one with such.
+    /// A program of a client moves the bytes of files, or spreads directories, and two use extended attributes, if the
+    /// run is one with such.
     pub(super) fn start_programs_beside(&self, index: usize) {
         let Client { process, machine, .. } = &self.clients[index];
         let numbers = |seed: u64, program: u64| Random::new(seed ^ (process.id.get() << 8) ^ (program << 48));
@@ -64,6 +66,16 @@ impl World {
                 // What runs of striped files through mounts find is not mended.
                 stripes: self.mounts.is_none(),
                 counts: self.relocations.clone(),
+            };
+            process.spawn(program.run());
+        }
+        if let Some(seed) = self.spreads {
+            let program = spreads::Program {
+                machine: Arc::clone(machine),
+                process: Rc::clone(process),
+                random: numbers(seed, 1),
+                through_mounts: self.mounts.is_some(),
+                spread: Rc::clone(&self.spread),
             };
             process.spawn(program.run());
         }
@@ -179,6 +191,7 @@ impl World {
         let is_changing = client.process.is_changing();
         match operation {
             NamesOperation::Lookup { parent, name } => {
+                let parent = &cache.part(*parent, name);
                 let told = match cache.lookup(*parent, name, now_ms) {
                     Cached::Unknown => return false,
                     Cached::Absent => None,

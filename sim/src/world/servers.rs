@@ -171,6 +171,13 @@ impl World {
     /// A shard has decided that an operation over several shards is carried out: from now on nobody is told anything
     /// else, and its caller may be gone.
     fn decided(&mut self, shard: ShardId, call: &PeerCall) {
+        if self.mounts.is_none()
+            && call.step == PeerStep::Forget
+            && let Some(back) = self.shards.get(&shard).map(|shard| shard.back())
+            && let Some(parts) = back.spread_into(call.intent)
+        {
+            self.model.spread(&parts);
+        }
         let PeerStep::Carry { .. } = call.step else { return };
         let decision = self.shards.get(&shard).and_then(|shard| shard.back().decision(call.intent));
         let Some((origin, request, answer)) = decision else { return };

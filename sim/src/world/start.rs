@@ -23,6 +23,9 @@ impl World {
         if kind.relocates() {
             world.relocates = Some(world.setting.decide(format_args!("relocations"), 0, Random::next));
         }
+        if kind.spreads() {
+            world.spreads = Some(world.setting.decide(format_args!("spreads"), 0, Random::next));
+        }
         (0..CLIENTS).for_each(|index| world.start_programs_beside(index));
         if kind == Kind::Gone && !world.choices.tape.is_playing() {
             world.choose_node_to_die(source.0);
@@ -70,6 +73,8 @@ impl World {
             uses_xattrs: None,
             relocates: None,
             relocations: Default::default(),
+            spreads: None,
+            spread: Rc::default(),
             tokens: BTreeMap::new(),
             latest_in_slot: BTreeMap::new(),
             next_token: 1,

@@ -126,6 +126,11 @@ impl<K: KeyValue> Back<K> {
         self.locks.inode(inode)
     }
 
+    /// The intent with which a directory goes, or is changed as a whole: other changes of it wait.
+    pub fn locked_as_a_whole(&self, directory: InodeNumber) -> Option<IntentId> {
+        self.locks.going(directory)
+    }
+
     /// An intent that has locked a name of this directory.
     pub fn lock_within(&self, directory: InodeNumber) -> Option<IntentId> {
         self.locks.within(directory)
@@ -360,7 +365,8 @@ impl<K: KeyValue> Back<K> {
 
     /// A directory with parts, or one of these, takes on what is changed of all of them.
     fn become_alike(&mut self, number: InodeNumber, attributes: &PartAttributes) {
-        let mut directory = self.inode(number).expect("a locked directory is there");
+        // One without a name may be reaped while it is locked.
+        let Some(mut directory) = self.inode(number) else { return };
         let PartAttributes { mode, uid, gid, plan, atime, mtime, ctime } = *attributes;
         (directory.mode, directory.uid, directory.gid, directory.atime) = (mode, uid, gid, atime);
         directory.layout = Layout::planned(plan);

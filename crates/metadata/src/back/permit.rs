@@ -277,7 +277,9 @@ fn all_become(
 ) -> (Vec<NameChange>, ShardAnswer) {
     let Inode { mode, uid, gid, atime, ctime, .. } = *directory;
     let attributes = PartAttributes { mode, uid, gid, plan: directory.layout.plan(), atime, mtime, ctime };
-    let all = std::iter::once(inode).chain(facts.parts_beside(inode));
+    // Those of a directory that was removed, and is open, are gone.
+    let others = facts.parts_beside(inode).into_iter().filter(|part| facts.inode(*part).is_some());
+    let all = std::iter::once(inode).chain(others);
     let changes = all.map(|inode| NameChange::Become { inode, attributes: Box::new(attributes.clone()) }).collect();
     (changes, ShardAnswer::Entry { attributes: directory.attributes(inode), grants: Grants::empty() })
 }

@@ -82,6 +82,14 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
+    /// The parts of the directory that an own intent has spread, until these have forgotten the intent.
+    pub fn spread_into(&self, intent: IntentId) -> Option<Parts> {
+        match self.own(intent)? {
+            Own::Spread(spread) if spread.is_closing() => self.inode(spread.directory)?.parts,
+            _ => None,
+        }
+    }
+
     /// Records that the directory is to have parts at these shards.
     pub(super) fn begin_spread(
         &mut self,

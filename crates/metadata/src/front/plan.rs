@@ -156,6 +156,7 @@ impl<K: KeyValue> Shard<K> {
             },
             ShardRequest::Open { inode, flags } => plan_open(plan, *inode, *flags),
             ShardRequest::SetAttributes { inode, changes } => {
+                self.check_lock_as_a_whole(*inode)?;
                 plan.alone(LeaseKey::Attributes(*inode));
                 if changes.change_rights() {
                     plan.alone(LeaseKey::Permissions(*inode));
@@ -173,9 +174,13 @@ impl<K: KeyValue> Shard<K> {
                     plan.first_object(*inode);
                 }
             }
-            ShardRequest::SetXattr { inode, .. }
-            | ShardRequest::RemoveXattr { inode, .. }
-            | ShardRequest::Stripe { inode, .. } => plan.alone(LeaseKey::Attributes(*inode)),
+            ShardRequest::Stripe { inode, .. } => {
+                self.check_lock_as_a_whole(*inode)?;
+                plan.alone(LeaseKey::Attributes(*inode));
+            }
+            ShardRequest::SetXattr { inode, .. } | ShardRequest::RemoveXattr { inode, .. } => {
+                plan.alone(LeaseKey::Attributes(*inode));
+            }
             ShardRequest::Relocate { inode, .. } => {
                 if self.is_alone(call) {
                     plan.alone(LeaseKey::Attributes(*inode));
@@ -332,6 +337,13 @@ impl<K: KeyValue> Shard<K> {
         let moved = self.back.dentry(parent, name).filter(|moved| moved.kind == FileKind::Directory);
         let Some(moved) = moved.filter(|_| parent != under) else { return Ok(()) };
         match self.back.lock_above(moved.inode, under) {
+            None => Ok(()),
+            Some(intent) => Err(Pause::until(Wait::Lock(intent), Vec::new())),
+        }
+    }
+
+    fn check_lock_as_a_whole(&self, inode: InodeNumber) -> Result<(), Pause> {
+        match self.back.locked_as_a_whole(inode) {
             None => Ok(()),
             Some(intent) => Err(Pause::until(Wait::Lock(intent), Vec::new())),
         }
