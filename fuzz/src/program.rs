@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use weft_metadata::back::{Origin, Slot};
-use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{Effect, Event, Growth, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::{STRIPE_BYTES_MIN, XATTR_VALUE_BYTES_MAX};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
@@ -121,7 +121,8 @@ impl<'a> World<'a> {
     fn new(reader: Reader<'a>) -> Self {
         let now = Now { boot_ms: 1000, wall: Timestamp(1_700_000_000_000_000_000) };
         let root = RootDirectory { mode: 0o777, uid: 0, gid: 0 };
-        let config = |shard| ShardConfig { shard: ShardId(shard), node_key: NodeKey::new([7; 32]), root };
+        let config =
+            |shard| ShardConfig { shard: ShardId(shard), node_key: NodeKey::new([7; 32]), root, growth: Growth::USUAL };
         let mut world = Self {
             reader,
             now,

@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::rc::Rc;
 use weft_metadata::back::Origin;
-use weft_metadata::{Event, MemoryStore, Now, Shard};
+use weft_metadata::{Event, Growth, MemoryStore, Now, Shard};
 use weft_protocol::data::DataReply;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::map::FIRST_EPOCH;
@@ -333,6 +333,7 @@ pub struct World {
     relocations: relocations::Counts,
     /// Programs spread directories, by numbers from this seed.
     spreads: Option<u64>,
+    growth: Growth,
     spread: Rc<Cell<u64>>,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,

@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 use weft_metadata::back::{Origin, Slot};
-use weft_metadata::{Effect, Event, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{Effect, Event, Growth, MemoryStore, Now, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::RELEASE_KEYS_MAX;
 use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, PageCache, ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::{
@@ -38,6 +38,7 @@ impl Client {
         let config = ShardConfig {
             shard: ShardId(0),
             node_key: NodeKey::new([1; 32]),
+            growth: Growth::USUAL,
             root: RootDirectory { mode: 0o755, uid: 1000, gid: 1000 },
         };
         let now = Now { boot_ms: 1, wall: Timestamp::from_parts(1_700_000_000, 0) };

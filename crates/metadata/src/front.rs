@@ -21,6 +21,7 @@ mod changes;
 mod data;
 mod end;
 mod grants;
+mod growth;
 mod intents;
 mod leases;
 mod lock_calls;
@@ -40,6 +41,7 @@ mod tests;
 
 use crate::back::{Back, Command, Origin, Outcome, RootDirectory};
 use crate::kv::KeyValue;
+pub use growth::Growth;
 use leases::Leases;
 pub use park::NOBODY;
 use park::{Call, Parked, Parking, Wait, Work};
@@ -131,6 +133,7 @@ pub struct ShardConfig {
     pub node_key: NodeKey,
     /// Owner and mode of `/`; used by the root shard only.
     pub root: RootDirectory,
+    pub growth: Growth,
 }
 
 /// A call that waits, for people.
@@ -151,6 +154,7 @@ pub struct StuckCall {
 pub struct Shard<K> {
     back: Back<K>,
     node_key: NodeKey,
+    growth: Growth,
     map: ClusterMap,
     /// The time of the event, by `clock`.
     now: Now,
@@ -216,13 +220,15 @@ impl<K: KeyValue> Shard<K> {
     /// A new shard over an empty store. It knows no map until [`Event::SetMap`], and makes all directories itself until
     /// then.
     pub fn new(config: ShardConfig, store: K, now: Now) -> Self {
-        Self::over(Back::new(config.shard, store, now.wall, config.root), config.node_key, now)
+        let back = Back::new(config.shard, store, now.wall, config.root);
+        Self::over(back, config, now)
     }
 
-    fn over(back: Back<K>, node_key: NodeKey, now: Now) -> Self {
+    fn over(back: Back<K>, config: ShardConfig, now: Now) -> Self {
         Self {
             back,
-            node_key,
+            node_key: config.node_key,
+            growth: config.growth,
             map: ClusterMap::default(),
             now,
             clock: moving::Clock::default(),

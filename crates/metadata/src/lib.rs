@@ -14,6 +14,6 @@ pub mod membership;
 pub mod placement;
 
 pub use back::RootDirectory;
-pub use front::{Effect, Event, Fences, NOBODY, Now, Shard, ShardConfig, StuckCall};
+pub use front::{Effect, Event, Fences, Growth, NOBODY, Now, Shard, ShardConfig, StuckCall};
 pub use kv::{KeyValue, MemoryStore};
 pub use membership::{Membership, MembershipEffect, MembershipEvent};

@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
-use weft_metadata::{Effect, Event, Fences, MemoryStore, RootDirectory, Shard, ShardConfig};
+use weft_metadata::{Effect, Event, Fences, Growth, MemoryStore, RootDirectory, Shard, ShardConfig};
 use weft_protocol::limits::TEXT_BYTES_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{RequestInFlight, ShardStatus};
@@ -230,7 +230,7 @@ impl Shards {
     pub fn config_of(&self, shard: ShardId) -> ShardConfig {
         let cluster = &self.cluster;
         let root = RootDirectory { mode: 0o755, uid: cluster.owner_uid, gid: cluster.owner_gid };
-        ShardConfig { shard, node_key: cluster.key.clone(), root }
+        ShardConfig { shard, node_key: cluster.key.clone(), root, growth: Growth::USUAL }
     }
 
     /// Carries out effects of shards.

@@ -275,7 +275,7 @@ impl World {
     /// What each node makes a shard with.
     pub(super) fn config_of(&self, shard: ShardId) -> ShardConfig {
         let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
-        ShardConfig { shard, node_key: NodeKey::clone(&self.key), root }
+        ShardConfig { shard, node_key: NodeKey::clone(&self.key), root, growth: self.growth }
     }
 
     /// Starts an empty shard.

@@ -2,9 +2,13 @@
 
 use super::*;
 
+/// Directories are small here, and so is one that gets parts by itself.
+const GROWTH: Growth = Growth { entries: 5, entries_shared: 3, users: 3, step: 1 };
+
 impl World {
     pub(super) fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {
-        let mut world = Self::with_clients(faults, source, trace);
+        let growth = if kind.spreads() { GROWTH } else { Growth::USUAL };
+        let mut world = Self::with_clients((faults, growth), source, trace);
         if kind == Kind::Locks {
             world.clients.iter().for_each(|client| client.process.locks_files.set(true));
         }
@@ -33,7 +37,7 @@ impl World {
         world
     }
 
-    fn with_clients(faults: Faults, (seed, tape): (u64, &Tape), trace: bool) -> Self {
+    fn with_clients((faults, growth): (Faults, Growth), (seed, tape): (u64, &Tape), trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -57,6 +61,7 @@ impl World {
             round_ms: 0,
             wakes: Vec::new(),
             faults,
+            growth,
             clocks: BTreeMap::new(),
             partitions: Default::default(),
             network: Network::new(),

@@ -90,6 +90,12 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
+    /// Entries of a directory that has just got one, unless it has parts.
+    pub fn entries_of_whole(&self, directory: InodeNumber) -> Option<u64> {
+        let (latest, record) = self.latest_directory.as_ref()?;
+        (*latest == directory && record.parts.is_none()).then_some(record.size)
+    }
+
     /// Records that the directory is to have parts at these shards.
     pub(super) fn begin_spread(
         &mut self,

@@ -104,6 +104,7 @@ impl<K: KeyValue> Shard<K> {
             }
             self.note_report(call);
             self.grant_all(call, answer);
+            self.grow(&call.request, answer);
         }
         result
     }

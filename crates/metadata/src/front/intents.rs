@@ -40,6 +40,11 @@ impl Asking {
         self.times.insert(number, (due_ms, interval_ms));
     }
 
+    /// An intent was recorded: its first step is asked for soon.
+    pub fn begin(&mut self, number: u64) {
+        self.begun.push(number);
+    }
+
     /// The step of an intent, if there is one, is sent again at once.
     pub fn hurry(&mut self, number: u64, now_ms: u64) {
         if self.times.contains_key(&number) {
@@ -73,7 +78,7 @@ impl<K: KeyValue> Shard<K> {
         match self.apply(&command).answer {
             Answer::Intent(number) => {
                 // Asked for when the call is parked: the first answer may come at once, and be the last.
-                self.intents.begun.push(number);
+                self.intents.begin(number);
                 Verdict::Park(Pause::until(Wait::Peer(number), claims))
             }
             Answer::Client(result) => Verdict::Reply(result),

@@ -152,7 +152,7 @@ impl<K: KeyValue> Shard<K> {
         let now = Now { boot_ms, ..Now::default() };
         let back = Back::of_image(shard, store, left)?;
         let clock = Clock { offset_ms: 0, is_stopped: true };
-        let rest = Self::over(back, config.node_key, now);
+        let rest = Self::over(back, config, now);
         Ok(Self {
             clock,
             sessions,

@@ -1,19 +1,20 @@
 //! `weft mkdir`: makes directories.
 
 use crate::failure::{Ending, Failure, Outcome};
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
 use crate::tree;
 use crate::verb::layout::{self, Striping};
 use std::ffi::OsString;
-use weft_protocol::Error;
+use weft_protocol::{Error, InodeNumber};
 
 const HELP: &str = "\
 Examples:
   weft mkdir weft:/results
   weft mkdir -p job42:/a/b/c
   weft mkdir -m 1777 job42:/shared
-  weft mkdir --width 4 job42:/checkpoints";
+  weft mkdir --width 4 job42:/checkpoints
+  weft mkdir --placement hash job42:/outputs";
 
 /// Make directories
 #[derive(clap::Args, Debug)]
@@ -28,8 +29,21 @@ pub struct Args {
     /// Permissions, octal [default: 777 without the umask's]
     #[arg(short, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u16>,
+    /// Which nodes have its names: one, or all of them, for directories in which many clients make files; with -p also
+    /// of a directory that is there [default: home; one that gets very large is spread by itself]
+    #[arg(long, value_name = "WHERE")]
+    placement: Option<Placement>,
     #[command(flatten)]
     striping: Striping,
+}
+
+/// Where the names of a directory are.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum Placement {
+    /// On one node, near who makes it
+    Home,
+    /// Spread over all nodes
+    Hash,
 }
 
 /// Octal permissions.
@@ -67,9 +81,23 @@ pub fn run(args: &Args) -> Outcome {
         if plan.is_some() {
             layout::set(&session, path, inode, plan)?;
         }
+        if args.placement == Some(Placement::Hash) {
+            spread(&session, path, inode)?;
+        }
     }
     sessions.close()?;
     Ok(Ending::Done)
+}
+
+/// Spreads the names of a directory over all nodes.
+fn spread(session: &Session, path: &WeftPath, inode: InodeNumber) -> Outcome<()> {
+    session.client.spread(&session.who, inode).map(drop).map_err(|error| {
+        let failure = Failure::of_weft(format_args!("mkdir --placement hash {path}"), &error);
+        match error {
+            Error::NotPermitted => failure.remedy("only the directory's owner may spread it"),
+            _ => failure,
+        }
+    })
 }
 
 #[cfg(test)]

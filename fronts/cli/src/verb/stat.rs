@@ -20,6 +20,7 @@ const HELP: &str = "\
     text), links, uid, gid,
   inode (number), shard, atime, mtime, ctime (RFC 3339, UTC), link (of a
     symlink, else null), link_hex,
+  shards (of a directory: those that have its names),
   object (\"NODE:SEQUENCE\", null while nothing was written; of a striped file
     the first one), node (that holds it, or null)
 Names are bytes. path_hex and link_hex are null where the text is exact; else
@@ -64,6 +65,7 @@ struct Described {
     ctime: String,
     link: Option<String>,
     link_hex: Option<String>,
+    shards: Vec<u16>,
     object: Option<String>,
     node: Option<u16>,
 }
@@ -132,9 +134,20 @@ fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> 
         ctime: calendar::rfc3339(attributes.ctime),
         link,
         link_hex,
+        shards: name_shards(attributes),
         object: object.map(|object| object.to_string()),
         node: object.map(|object| object.node().0),
     }
+}
+
+/// The shards that have the names of a directory.
+fn name_shards(attributes: &Attributes) -> Vec<u16> {
+    let parts = match (&attributes.parts, attributes.kind) {
+        (Some(parts), _) => parts.all(),
+        (None, FileKind::Directory) => std::slice::from_ref(&attributes.inode),
+        (None, _) => &[],
+    };
+    parts.iter().map(|part| routing::of_inode(*part).0).collect()
 }
 
 /// The line about the layout, of a striped file with those of its objects.
@@ -157,7 +170,10 @@ fn layout_text(attributes: &Attributes) -> String {
 fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, accounts: &Accounts) -> String {
     let link = link.map(|link| format!(" -> {}", printable(&link))).unwrap_or_default();
     let mode = attributes.mode;
-    let layout = layout_text(attributes);
+    let mut layout = layout_text(attributes);
+    if attributes.parts.is_some() {
+        layout.push_str(&format!("  names on {} shards\n", name_shards(attributes).len()));
+    }
     format!(
         "{path}{link}\n  {}, {} bytes ({}), {} links\n  mode {mode:04o} {}, owner {} ({}), group {} ({})\n  \
          inode {} on shard {}\n{layout}  modified {} UTC\n  changed  {} UTC\n  accessed {} UTC\n",

@@ -2,7 +2,7 @@
 
 use crate::back::{Origin, RootDirectory, Slot};
 use crate::front::park::NOBODY;
-use crate::front::{Effect, Event, Now, Shard, ShardConfig};
+use crate::front::{Effect, Event, Growth, Now, Shard, ShardConfig};
 use crate::kv::MemoryStore;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::SESSION_TERM_MS;
@@ -174,6 +174,7 @@ pub fn config_of(shard: u16) -> ShardConfig {
     ShardConfig {
         shard: ShardId(shard),
         node_key: NodeKey::new([9; 32]),
+        growth: Growth::USUAL,
         root: RootDirectory { mode: 0o777, uid: 0, gid: 0 },
     }
 }

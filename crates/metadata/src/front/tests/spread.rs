@@ -2,6 +2,7 @@
 
 use super::across::{Several, make_directory, mv, rm};
 use super::harness::*;
+use crate::Growth;
 use std::collections::BTreeMap;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::PeerStep;
@@ -270,4 +271,49 @@ fn only_its_owner_spreads_a_directory() {
     assert_eq!(several.call(A, spread(names["n000"])), Err(Error::NotDirectory));
     assert_eq!(several.call(A, spread(InodeNumber::new(ShardId(1), 999))), Err(Error::Stale));
     assert!(several.has_no_locks());
+}
+
+#[test]
+fn a_large_directory_is_spread_by_itself() {
+    let mut several = Several::new();
+    let d1 = several.directories[1];
+    let growth = Growth::USUAL;
+    // One user: not before it is very large.
+    for number in 0..growth.entries_shared {
+        several.make((d1, &format!("f{number}")));
+    }
+    assert_eq!(attributes(&several.ok(A, stat(d1))).parts, None);
+    let sessions = (100..100 + growth.users as u64).map(SessionId);
+    for session in sessions {
+        several.ok(session, stat(d1));
+    }
+    for number in 0..growth.step {
+        several.make((d1, &format!("g{number}")));
+    }
+    let parts = parts_of(&mut several, d1);
+    let entries: u64 = parts.all().iter().map(|part| attributes(&several.ok(B, stat(*part))).size).sum();
+    assert_eq!(entries, growth.entries_shared + growth.step);
+    assert!(several.has_no_locks());
+}
+
+/// What it is to be like is not changed while its parts are made.
+#[test]
+fn a_change_of_a_directory_waits_while_it_is_spread() {
+    let mut several = Several::new();
+    let (directory, _) = filled(&mut several, 10);
+    several.begin(A, spread(directory));
+    several.worlds.iter_mut().for_each(|world| world.answer_recalls(LeaseMode::None));
+    let calls = several.take_calls();
+    assert_eq!(calls.len(), 3, "each other shard makes a part");
+    let (mode, plan) = (several.begin(B, chmod(directory, 0o700)), StripePlan::new(2, 1 << 20));
+    let striped = several.begin(B, ShardRequest::Stripe { inode: directory, plan });
+    assert_eq!((several.result(mode), several.result(striped)), (None, None));
+    calls.into_iter().for_each(|call| several.deliver(call));
+    several.settle();
+    assert!(several.result(mode).is_some_and(|result| result.is_ok()));
+    assert!(several.result(striped).is_some_and(|result| result.is_ok()));
+    for part in parts_of(&mut several, directory).all() {
+        let told = several.ok(B, stat(*part));
+        assert_eq!((attributes(&told).mode, attributes(&told).layout.plan()), (0o700, plan));
+    }
 }
