@@ -54,6 +54,8 @@ mod relocations;
 mod removal;
 #[path = "end_to_end/shards.rs"]
 mod shards;
+#[path = "end_to_end/spread.rs"]
+mod spread;
 #[path = "end_to_end/two_mounts.rs"]
 mod two_mounts;
 #[path = "end_to_end/ucx.rs"]
