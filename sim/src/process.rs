@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
-use weft_client_core::Files;
+use weft_client_core::{Files, Shell};
 use weft_metadata::Now;
 use weft_mount_core::KernelCaches;
 use weft_protocol::data::DataReply;
@@ -375,6 +375,15 @@ impl Process {
     /// Waits for pages to be dropped.
     pub async fn next_drop(&self) -> Drops {
         poll_fn(|_| self.drops.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// A program that goes on until the run ends waits for a moment. Returns false at the end.
+    pub async fn thinks(&self, machine: &Files<SimShell>, random: &mut Random, most_ms: u64) -> bool {
+        if self.ending.get() {
+            return false;
+        }
+        machine.calls().shell.sleep_us((1 + random.below(most_ms)) * 1000).await;
+        !self.ending.get()
     }
 
     /// A directory that programs may use.

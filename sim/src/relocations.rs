@@ -9,7 +9,7 @@ use crate::shell::SimShell;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Destination, Files, Shell};
+use weft_client_core::{Destination, Files};
 use weft_protocol::{Credentials, InodeNumber, Layout, Name, NodeId, StripePlan};
 
 /// Longest wait between two calls of a program, milliseconds.
@@ -45,12 +45,7 @@ impl Program {
     /// Moves files until the run ends.
     pub async fn run(mut self) {
         let who = Credentials::default();
-        while !self.process.ending.get() {
-            let think_ms = 1 + self.random.below(THINK_MS);
-            self.machine.calls().shell.sleep_us(think_ms * 1000).await;
-            if self.process.ending.get() {
-                return;
-            }
+        while self.process.thinks(&self.machine, &mut self.random, THINK_MS).await {
             let index = usize::try_from(self.random.below(self.names.len() as u64)).expect("few");
             let Ok(entry) = self.machine.lookup(&who, InodeNumber::ROOT, &self.names[index]).await else { continue };
             let (inode, destination) = (entry.attributes.inode, self.destination());

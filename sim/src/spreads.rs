@@ -1,7 +1,7 @@
 //! Programs that spread the names of directories over shards, beside those that use files and names.
 //!
-//! What programs see of a directory is to be the same before and after. The model of shards' answers knows the parts, by
-//! whose numbers shards are asked; that of system calls knows nothing of them.
+//! What programs see of a directory is to be the same before and after. The model of shards' answers knows the parts,
+//! by whose numbers shards are asked; that of system calls knows nothing of them.
 
 use crate::process::Process;
 use crate::random::Random;
@@ -9,7 +9,7 @@ use crate::shell::SimShell;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, Shell};
+use weft_client_core::Files;
 use weft_protocol::{AttributeChanges, Credentials, FileKind, InodeNumber, Name};
 
 /// Longest wait between two calls of a program, milliseconds.
@@ -31,12 +31,7 @@ impl Program {
     /// Spreads directories, and changes the modes of some, until the run ends.
     pub async fn run(mut self) {
         let who = Credentials::default();
-        while !self.process.ending.get() {
-            let think_ms = 1 + self.random.below(THINK_MS);
-            self.machine.calls().shell.sleep_us(think_ms * 1000).await;
-            if self.process.ending.get() {
-                return;
-            }
+        while self.process.thinks(&self.machine, &mut self.random, THINK_MS).await {
             let Some(directory) = self.directory(&who).await else { continue };
             if !self.through_mounts && self.random.one_in(3) {
                 let mode = Some(if self.random.one_in(2) { 0o711 } else { 0o755 });

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, Shell};
+use weft_client_core::Files;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{Credentials, Error, InodeNumber, Name, Result, XattrExpectation, XattrName, XattrValue};
 
@@ -149,12 +149,7 @@ impl Program {
     /// Uses attributes until the run ends.
     pub async fn run(mut self) {
         let who = Credentials::default();
-        while !self.process.ending.get() {
-            let think_ms = 1 + self.random.below(THINK_MS);
-            self.machine.calls().shell.sleep_us(think_ms * 1000).await;
-            if self.process.ending.get() {
-                return;
-            }
+        while self.process.thinks(&self.machine, &mut self.random, THINK_MS).await {
             let Some(inode) = self.choose(&who).await else { continue };
             let name = name_of(NAMES[usize::try_from(self.random.below(3)).expect("small")]);
             let checked = match self.random.below(10) {

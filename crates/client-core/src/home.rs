@@ -10,11 +10,6 @@
 use crate::shell::Shell;
 use weft_protocol::{ClusterMap, NodeId, NodeRecord};
 
-/// Whether new files may go to a node.
-pub(crate) fn takes_files(node: &NodeRecord) -> bool {
-    node.stores && !node.drains
-}
-
 /// All nodes with storage: those of this machine, then the others, each group rotated by a random number.
 pub(crate) fn candidates<S: Shell>(shell: &S, map: &ClusterMap) -> Vec<NodeId> {
     let (kept, drained): (Vec<_>, Vec<_>) = map.nodes.iter().filter(|node| node.stores).partition(|node| !node.drains);

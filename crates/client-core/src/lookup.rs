@@ -331,7 +331,8 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    /// One page of a directory listing: the entries after a cookie, in the order of cookies. Only the last page is empty.
+    /// One page of a directory listing: the entries after a cookie, in the order of cookies. Only the last page is
+    /// empty.
     pub async fn read_directory(
         &self,
         who: &Credentials,

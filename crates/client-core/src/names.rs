@@ -138,14 +138,16 @@ impl<S: Shell> Files<S> {
     }
 
     /// Removes names of files or symbolic links in one directory with one message, in their order, and tells how many:
-    /// it ends before one that cannot be removed, or not without a recall, or that another part of the directory serves. An error is that of the first one. At most
+    /// it ends before one that cannot be removed, or not without a recall, or that another part of the directory
+    /// serves. An error is that of the first one. At most
     /// [`UNLINK_NAMES_MAX`](weft_protocol::limits::UNLINK_NAMES_MAX) names are removed.
     pub async fn unlink_batch(&self, who: &Credentials, directory: InodeNumber, names: &[Name]) -> Result<usize> {
         let first = names.first().ok_or(Error::Invalid)?;
         let of_one_part = async |part| {
             let is_there = |name: &&Name| self.part(directory, name) == part;
             let count = names.iter().take_while(is_there).count();
-            self.unlink_batch_in(who, part, &names[..count]).await
+            // If the parts were learnt right now, the shard says so of the first one.
+            self.unlink_batch_in(who, part, &names[..count.max(1)]).await
         };
         self.in_part(who, directory, first, of_one_part).await
     }
@@ -225,14 +227,17 @@ impl<S: Shell> Files<S> {
             let (part, new_part) = (self.part(from.0, from.1), self.part(to.0, to.1));
             self.rename_in(who, (part, from.1), (new_part, to.1), mode).await
         };
-        match rename().await {
-            Err(Error::Split) => {
-                self.ask_parts(who, from.0).await?;
-                self.ask_parts(who, to.0).await?;
-                rename().await
+        // Each of the two directories may get parts meanwhile.
+        for _ in 0..2 {
+            match rename().await {
+                Err(Error::Split) => {
+                    self.ask_parts(who, from.0).await?;
+                    self.ask_parts(who, to.0).await?;
+                }
+                result => return result,
             }
-            result => result,
         }
+        rename().await
     }
 
     async fn rename_in(

@@ -7,7 +7,7 @@
 //! Lock order: `known` (2), held for one look-up.
 
 use crate::file_objects::{FileObjects, Held};
-use crate::home::{candidates, takes_files};
+use crate::home::candidates;
 use crate::lock::lock;
 use crate::objects::{Objects, request};
 use crate::shell::Shell;
@@ -136,7 +136,7 @@ impl<S: Shell> Objects<S> {
         let (map, shell) = (self.calls.map(), &self.calls.shell);
         let mut home = self.home();
         if map.node(home).is_some_and(|node| !shell.is_local(node)) {
-            let nodes: Vec<NodeId> = map.nodes.iter().filter(|node| takes_files(node)).map(|node| node.id).collect();
+            let nodes: Vec<NodeId> = map.nodes.iter().filter(|node| node.takes_files()).map(|node| node.id).collect();
             home = self.new_objects.in_turn(&nodes, shell.now_ms()).unwrap_or(home);
         }
         // Each change of home goes to a node that has just answered, so that few follow one another.

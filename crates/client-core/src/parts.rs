@@ -4,7 +4,8 @@
 //! Which parts a directory has is told with its attributes. A client that does not know is told `Split` by the shard
 //! that it asks, asks for the attributes, and makes its call again: nothing was done.
 //!
-//! What is gathered is of several shards, each of which was asked, or vouches for it by a lease, at a moment of its own.
+//! What is gathered is of several shards, each of which was asked, or vouches for it by a lease, at a moment of its
+//! own.
 
 use crate::entry::Entry;
 use crate::files::Files;

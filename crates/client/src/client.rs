@@ -174,8 +174,8 @@ impl Client {
         block_on(self.files().stripe(who, inode, plan))
     }
 
-    /// Spreads the names of a directory over all shards, for many clients that make files in it. It keeps its names, and
-    /// may be in use. The directory's owner may.
+    /// Spreads the names of a directory over all shards, for many clients that make files in it. It keeps its names,
+    /// and may be in use. The directory's owner may.
     pub fn spread(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
         block_on(self.files().spread(who, inode))
     }

@@ -30,6 +30,13 @@ pub struct NodeRecord {
     pub drains: bool,
 }
 
+impl NodeRecord {
+    /// Whether new files may go to it.
+    pub fn takes_files(&self) -> bool {
+        self.stores && !self.drains
+    }
+}
+
 /// One shard of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShardRecord {

@@ -64,8 +64,9 @@ pub fn describe(state: &State) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verb::node::record_of;
     use std::path::PathBuf;
-    use weft_protocol::{ClusterMap, NodeAddress, NodeIdentity, NodeRecord};
+    use weft_protocol::ClusterMap;
 
     fn process(node: u16, alive: bool) -> NodeProcess {
         let own = Process::current().expect("running");
@@ -75,16 +76,7 @@ mod tests {
     }
 
     fn instance(recorded: bool, alive: &[bool]) -> Instance {
-        let record = |(id, _): (u16, &bool)| NodeRecord {
-            id: NodeId(id),
-            host: String::new(),
-            site: String::new(),
-            identity: NodeIdentity(1),
-            address: NodeAddress::default(),
-            stores: true,
-            drains: false,
-        };
-        let nodes = if recorded { (0..).zip(alive).map(record).collect() } else { Vec::new() };
+        let nodes = if recorded { (0..).zip(alive).map(|(id, _)| record_of(id)).collect() } else { Vec::new() };
         let map = ClusterMap { name: "w".into(), nodes, ..ClusterMap::default() };
         let processes = (0..).zip(alive).map(|(node, alive)| process(node, *alive)).collect();
         Instance { map, processes, directory: "/nonexistent".into(), user_key: None }

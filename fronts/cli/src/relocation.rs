@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::{Destination, FileSystemSpace};
-use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, NodeId};
+use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, NodeId, NodeRecord};
 
 /// Files that move at a time.
 const WORKERS: usize = 4;
@@ -56,7 +56,7 @@ impl Room {
     /// Of the nodes that store, answer and do not drain, but for these.
     pub fn beside(session: &Session, spaces: &FileSystemSpace, without: &BTreeSet<NodeId>) -> Self {
         let map = session.client.map();
-        let takes = |node: &NodeId| map.node(*node).is_some_and(|node| node.stores && !node.drains);
+        let takes = |node: &NodeId| map.node(*node).is_some_and(NodeRecord::takes_files);
         let answers = spaces.nodes.iter().filter_map(|(node, space)| Some((*node, space.as_ref().ok()?.free)));
         Self::new(answers.filter(|(node, _)| takes(node) && !without.contains(node)).collect())
     }
@@ -270,7 +270,8 @@ fn next(work: &Mutex<Receiver<Found>>) -> Option<Found> {
     locked(work).recv().ok()
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What a mutex guards, whatever became of who held it last.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -173,7 +173,7 @@ impl World {
     fn decided(&mut self, shard: ShardId, call: &PeerCall) {
         if self.mounts.is_none()
             && call.step == PeerStep::Forget
-            && let Some(back) = self.shards.get(&shard).map(|shard| shard.back())
+            && let Some(back) = self.shards.get(&shard).map(Shard::back)
             && let Some(parts) = back.spread_into(call.intent)
         {
             self.model.spread(&parts);

@@ -421,7 +421,9 @@ mod tests {
                 },
                 xattr_bytes,
                 parts: match kind {
-                    FileKind::Directory if object.is_none() => Parts::new(vec![InodeNumber::new(ShardId(7), parent); parts]),
+                    FileKind::Directory if object.is_none() => {
+                        Parts::new(vec![InodeNumber::new(ShardId(7), parent); parts])
+                    }
                     _ => None,
                 },
             };

@@ -1,8 +1,8 @@
 //! Directories that get parts by themselves.
 //!
-//! Spread over shards, a directory takes more names a second from many clients. It costs: who lists it, or looks at its
-//! size, asks all shards, and what is made in it is made where its name belongs. So a directory of a few users has to be
-//! far larger than one of many.
+//! Spread over shards, a directory takes more names a second from many clients. It costs: who lists it, or looks at
+//! its size, asks all shards, and what is made in it is made where its name belongs. So a directory of a few users has
+//! to be far larger than one of many.
 //!
 //! Not here: how it gets them (`back/spread.rs`).
 

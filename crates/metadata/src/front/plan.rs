@@ -8,7 +8,7 @@ use super::{Pause, Shard};
 use crate::kv::KeyValue;
 use weft_protocol::message::peer::{Fate, Lock};
 use weft_protocol::message::shard::{OpenFlags, RenameMode, ShardRequest};
-use weft_protocol::{FileKind, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
+use weft_protocol::{AttributeChanges, FileKind, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
 
 /// Most keys that one change touches: a rename over a file (two names, two directories, two inodes, data).
 const TOUCHED_MAX: usize = 11;
@@ -155,16 +155,7 @@ impl<K: KeyValue> Shard<K> {
                 None => {}
             },
             ShardRequest::Open { inode, flags } => plan_open(plan, *inode, *flags),
-            ShardRequest::SetAttributes { inode, changes } => {
-                self.check_lock_as_a_whole(*inode)?;
-                plan.alone(LeaseKey::Attributes(*inode));
-                if changes.change_rights() {
-                    plan.alone(LeaseKey::Permissions(*inode));
-                }
-                if changes.size.is_some() || changes.mtime.is_some() {
-                    plan.data(*inode, LeaseMode::Open, LeaseMode::Open);
-                }
-            }
+            ShardRequest::SetAttributes { inode, changes } => self.plan_attributes(plan, *inode, changes)?,
             ShardRequest::Commit { inode, object, .. } => {
                 plan.alone(LeaseKey::Attributes(*inode));
                 // Who is being asked has to report before it answers.
@@ -242,6 +233,18 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::Release { .. }
             | ShardRequest::EndSession
             | ShardRequest::Ping => {}
+        }
+        Ok(())
+    }
+
+    fn plan_attributes(&self, plan: &mut Plan, inode: InodeNumber, changes: &AttributeChanges) -> Result<(), Pause> {
+        self.check_lock_as_a_whole(inode)?;
+        plan.alone(LeaseKey::Attributes(inode));
+        if changes.change_rights() {
+            plan.alone(LeaseKey::Permissions(inode));
+        }
+        if changes.size.is_some() || changes.mtime.is_some() {
+            plan.data(inode, LeaseMode::Open, LeaseMode::Open);
         }
         Ok(())
     }

@@ -235,3 +235,11 @@ fn take_back(name: &str, processes: &[NodeProcess]) {
     let stopped = host::on_all(&machines, order);
     stopped.into_iter().filter_map(|(_, reply)| reply.err()).for_each(|failure| output::warn(&failure));
 }
+
+/// A node of a test.
+#[cfg(test)]
+pub(crate) fn record_of(id: u16) -> NodeRecord {
+    let (host, site, address) = (String::new(), String::new(), weft_protocol::NodeAddress::default());
+    let (identity, stores, drains) = (weft_protocol::NodeIdentity(1), true, false);
+    NodeRecord { id: weft_protocol::NodeId(id), host, site, identity, address, stores, drains }
+}

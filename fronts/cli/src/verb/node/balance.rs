@@ -1,17 +1,16 @@
 //! `weft balance`: shards and bytes go from the nodes that have most of them to those that have least.
 
 use super::drain::move_shard;
-use super::{claim, newest_map, spread};
+use super::{claim, newest_map};
 use crate::failure::{Ending, Explain, Outcome};
 use crate::output;
-use crate::quantity::span_text;
 use crate::relocation::{self, Relocation, Room, Share};
-use crate::session::{self, Session, node_name};
+use crate::session::{self, Session};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
-use weft_client::{Destination, FileSystemSpace, Instance};
-use weft_protocol::{Attributes, ClusterMap, Credentials, NodeId, ShardId};
+use weft_client::{Destination, FileSystemSpace};
+use weft_protocol::{Attributes, ClusterMap, Credentials, NodeId, NodeRecord, ShardId};
 
 /// How much more than the average of its space a node may use, in hundredths of its space, before files leave it.
 const TOLERANCE_PERCENT: u64 = 2;
@@ -45,11 +44,7 @@ pub fn run(args: &Args) -> Outcome {
     let session = Session::open(Some(&args.name))?;
     let mut map = newest_map(&session)?;
     while let Some((shard, to)) = surplus_shard(&map) {
-        let (from, begun) = (map.node_of(shard).expect("a shard of the map"), Instant::now());
-        map = move_shard(&session, &map, shard, to)?;
-        let pause = span_text(begun.elapsed());
-        output::print(&format!("shard {shard}: {} to {} in {pause}\n", node_name(from), node_name(to)))?;
-        spread(&Instance { map: map.clone(), ..instance.clone() })?;
+        map = move_shard(&session, &instance, &map, (shard, to))?;
     }
     let moved = move_files(&session, args.share);
     session.close()?;
@@ -74,7 +69,7 @@ struct Shifts {
 
 impl Shifts {
     fn of(map: &ClusterMap, spaces: &FileSystemSpace) -> Self {
-        let kept = |node: &NodeId| map.node(*node).is_some_and(|node| node.stores && !node.drains);
+        let kept = |node: &NodeId| map.node(*node).is_some_and(NodeRecord::takes_files);
         let known = spaces.nodes.iter().filter_map(|(node, space)| Some((*node, space.as_ref().ok()?)));
         let known: Vec<_> = known.filter(|(node, _)| kept(node)).collect();
         let (total, free) = known.iter().fold((0, 0), |sum, (_, space)| (sum.0 + space.total, sum.1 + space.free));
@@ -105,7 +100,7 @@ fn move_files(session: &Session, share: Share) -> Outcome<()> {
     let leaves = |attributes: &Attributes| -> (u64, BTreeSet<NodeId>) {
         let objects = attributes.layout.objects();
         let bytes = attributes.size / (objects.len() as u64).max(1);
-        let left = leave.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = relocation::locked(&leave);
         let goes = |node: &NodeId| bytes > 0 && left.get(node).is_some_and(|left| *left >= bytes);
         (bytes, objects.iter().map(|object| object.node()).filter(goes).collect())
     };
@@ -115,7 +110,7 @@ fn move_files(session: &Session, share: Share) -> Outcome<()> {
     };
     let choose = |attributes: &Attributes| {
         let (bytes, from) = leaves(attributes);
-        let mut left = leave.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = relocation::locked(&leave);
         for node in &from {
             left.entry(*node).and_modify(|left| *left = left.saturating_sub(bytes));
         }
@@ -131,23 +126,15 @@ fn move_files(session: &Session, share: Share) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record_of;
     use super::*;
     use weft_protocol::message::storage::Space;
-    use weft_protocol::{Error, MapEpoch, NodeAddress, NodeChange, NodeIdentity, NodeRecord};
+    use weft_protocol::{Error, MapEpoch, NodeChange};
 
     fn map_of(nodes: u16) -> ClusterMap {
-        let record = |id| NodeRecord {
-            id: NodeId(id),
-            host: String::new(),
-            site: String::new(),
-            identity: NodeIdentity(1),
-            address: NodeAddress::default(),
-            stores: true,
-            drains: false,
-        };
         (0..nodes).fold(ClusterMap::default(), |map, id| {
             let shards = if id == 0 { 3 } else { 1 };
-            map.with_nodes(&[record(id)], shards, MapEpoch(u32::from(id) + 1))
+            map.with_nodes(&[record_of(id)], shards, MapEpoch(u32::from(id) + 1))
         })
     }
 

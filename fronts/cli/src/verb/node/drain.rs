@@ -90,11 +90,7 @@ pub(super) fn empty_of_shards(session: &Session, instance: &Instance, node: Node
     spread(&Instance { map: map.clone(), ..instance.clone() })?;
     for shard in map.shards_at(node).collect::<Vec<_>>() {
         let to = least_loaded(&map, node).expect("there was one, and no other `weft node` runs");
-        let begun = Instant::now();
-        map = move_shard(session, &map, shard, to)?;
-        let pause = span_text(begun.elapsed());
-        output::print(&format!("shard {shard}: {} to {} in {pause}\n", node_name(node), node_name(to)))?;
-        spread(&Instance { map: map.clone(), ..instance.clone() })?;
+        map = move_shard(session, instance, &map, (shard, to))?;
     }
     Ok(map)
 }
@@ -147,36 +143,39 @@ pub(super) fn change_node(
     changed.map_err(|error| Failure::of_weft(format_args!("{what} node {}", node_name(node)), &error).failed())
 }
 
-/// Has the root shard's node move a shard.
-pub(super) fn move_shard(session: &Session, map: &ClusterMap, shard: ShardId, to: NodeId) -> Outcome<ClusterMap> {
-    match change_map(session, map, &NodeRequest::Move { shard, to }, PATIENCE)? {
-        Err(Error::Unreachable) => {
-            Err(Failure::new(format!("shard {shard} stays where it was: it was not at {} in time", node_name(to)))
-                .remedy("see the logs of both nodes; a shard that takes longer than some seconds does not move"))
+/// Has the root shard's node move a shard, and tells how long it took. Returns the new map, which is recorded.
+pub(super) fn move_shard(
+    session: &Session,
+    instance: &Instance,
+    map: &ClusterMap,
+    (shard, to): (ShardId, NodeId),
+) -> Outcome<ClusterMap> {
+    let (from, begun) = (map.node_of(shard).expect("a shard of the map"), Instant::now());
+    let moved = change_map(session, map, &NodeRequest::Move { shard, to }, PATIENCE)?;
+    let map = moved.map_err(|error| match error {
+        Error::Unreachable => {
+            Failure::new(format!("shard {shard} stays where it was: it was not at {} in time", node_name(to)))
+                .remedy("see the logs of both nodes; a shard that takes longer than some seconds does not move")
         }
-        moved => moved.map_err(|error| Failure::of_weft(format_args!("move shard {shard}"), &error).failed()),
-    }
+        error => Failure::of_weft(format_args!("move shard {shard}"), &error).failed(),
+    })?;
+    let pause = span_text(begun.elapsed());
+    output::print(&format!("shard {shard}: {} to {} in {pause}\n", node_name(from), node_name(to)))?;
+    spread(&Instance { map: map.clone(), ..instance.clone() })?;
+    Ok(map)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::record_of;
     use super::*;
-    use weft_protocol::{MapEpoch, NodeAddress, NodeIdentity, NodeRecord};
+    use weft_protocol::MapEpoch;
 
     #[test]
     fn shards_go_to_the_node_with_the_fewest() {
-        let record = |id| NodeRecord {
-            id: NodeId(id),
-            host: String::new(),
-            site: String::new(),
-            identity: NodeIdentity(1),
-            address: NodeAddress::default(),
-            stores: true,
-            drains: false,
-        };
-        let map = ClusterMap::default().with_nodes(&[record(0), record(1)], 2, MapEpoch(1));
-        assert_eq!(least_loaded(&ClusterMap::default().with_nodes(&[record(0)], 2, MapEpoch(1)), NodeId(0)), None);
-        let map = map.with_nodes(&[record(2)], 1, MapEpoch(2));
+        let map = ClusterMap::default().with_nodes(&[record_of(0), record_of(1)], 2, MapEpoch(1));
+        assert_eq!(least_loaded(&ClusterMap::default().with_nodes(&[record_of(0)], 2, MapEpoch(1)), NodeId(0)), None);
+        let map = map.with_nodes(&[record_of(2)], 1, MapEpoch(2));
         assert_eq!((least_loaded(&map, NodeId(1)), least_loaded(&map, NodeId(2))), (Some(NodeId(2)), Some(NodeId(0))));
         let map = map.with_change(NodeId(2), NodeChange::Drain, MapEpoch(3)).expect("a change");
         assert_eq!(least_loaded(&map, NodeId(1)), Some(NodeId(0)), "one that drains takes none");
