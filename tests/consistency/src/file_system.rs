@@ -115,12 +115,21 @@ impl FileSystem {
         let (name, nodes) = (self.name.clone(), mode.nodes.to_string());
         let mut words = vec!["up", &name, "--nodes", &nodes, "--store", &store];
         words.extend(mode.identity_per_node.then_some("--identity-per-node"));
+        words.extend(["--shards-per-node", "3"].iter().filter(|_| mode.spread));
         self.run(&words)?;
         self.nodes = self.read_nodes();
         if self.nodes.len() != usize::from(mode.nodes) {
             return Err(cannot("weft up", format!("{} processes of {nodes} nodes are recorded", self.nodes.len())));
         }
         Ok(())
+    }
+
+    /// Spreads the names of a directory, if the mode says so.
+    pub fn spread(&self, directory: &str) -> Result<(), Stop> {
+        if self.mode.weft.as_ref().is_none_or(|mode| !mode.spread) {
+            return Ok(());
+        }
+        self.run(&["mkdir", "-p", "--placement", "hash", &format!("{}:/{directory}", self.name)])
     }
 
     fn read_nodes(&self) -> Vec<(u32, u64)> {

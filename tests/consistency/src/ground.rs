@@ -149,6 +149,7 @@ impl Ground {
         if let Some(errno) = made.outcome.errno() {
             return Err(Stop::Violated(format!("mkdir {next} in the root: {errno}")));
         }
+        self.file_system.spread(&next)?;
         for id in workers {
             let directory = format!("{}/{next}", self.root(*id));
             self.exchange(*id, &format!("reset {directory}"), CALL_PATIENCE)?;

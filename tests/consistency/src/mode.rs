@@ -35,10 +35,12 @@ pub struct WeftMode {
     pub options: &'static str,
     /// No node counts as this machine: data go by TCP.
     pub identity_per_node: bool,
+    /// The names that programs use are spread over several shards.
+    pub spread: bool,
 }
 
 /// The kinds of modes of Weft; each is run with 1 node, and with 4 nodes as NAME-4.
-const KINDS: [&str; 6] = ["default", "direct", "nopassthrough", "tcp", "limited", "memory"];
+const KINDS: [&str; 7] = ["default", "direct", "nopassthrough", "tcp", "limited", "memory", "spread"];
 
 /// Without Weft: a directory on a tmpfs.
 const TMPFS: &str = "tmpfs";
@@ -78,7 +80,8 @@ impl FromStr for Mode {
             return Ok(Self { name: name.to_owned(), weft: None, above });
         }
         let (kind, nodes) = name.strip_suffix("-4").map_or((name, 1), |kind| (kind, 4));
-        let mut weft = WeftMode { nodes, store: Store::Directory, options: "rw", identity_per_node: false };
+        let (options, identity_per_node, spread) = ("rw", false, false);
+        let mut weft = WeftMode { nodes, store: Store::Directory, options, identity_per_node, spread };
         match kind {
             "default" => {}
             "direct" => weft.options = "direct",
@@ -86,6 +89,7 @@ impl FromStr for Mode {
             "tcp" => weft.identity_per_node = true,
             "limited" => weft.store = Store::Limited(LIMIT),
             "memory" => weft.store = Store::Memory,
+            "spread" => weft.spread = true,
             _ => {
                 return Err(format!(
                     "'{name}' is no mode: {}, each also with -4, {TMPFS}, {LOCAL}, or all",

@@ -95,6 +95,12 @@ impl Facts {
         parts.map_or(Vec::new(), |parts| parts.others().to_vec())
     }
 
+    /// A directory that is changed as a whole, and not one of its parts alone.
+    fn whole_directory(&self, number: InodeNumber) -> Result<Inode> {
+        let directory = self.inode(number).ok_or(Error::Stale)?;
+        if directory.directory_of(number) == number { Ok(directory) } else { Err(Error::Invalid) }
+    }
+
     /// Refuses a directory that has names, in itself or in another of its parts.
     fn check_empty(&self, directory: InodeNumber) -> Result<()> {
         let is_empty = |part: InodeNumber| {
@@ -252,12 +258,12 @@ pub(super) fn decide(
         }
         ShardRequest::Link { inode, parent, name } => link(caller, *inode, (*parent, name), facts, time),
         ShardRequest::SetAttributes { inode, changes } => {
-            let mut directory = facts.inode(*inode).ok_or(Error::Stale)?;
+            let mut directory = facts.whole_directory(*inode)?;
             directory.change(time, caller, changes, false)?;
             Ok(all_become(*inode, &directory, changes.mtime.map(|_| directory.mtime), facts))
         }
         ShardRequest::Stripe { inode, plan } => {
-            let mut directory = facts.inode(*inode).ok_or(Error::Stale)?;
+            let mut directory = facts.whole_directory(*inode)?;
             directory.plan_stripes(time, caller, *plan)?;
             Ok(all_become(*inode, &directory, None, facts))
         }

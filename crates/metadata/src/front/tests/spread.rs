@@ -225,6 +225,7 @@ fn a_change_of_it_is_one_of_all_parts() {
         let Attributes { mode, uid, mtime, layout, .. } = attributes(&told);
         assert_eq!((*mode, *uid, *mtime, layout.plan()), (0o711, 7, Timestamp(5), plan));
     }
+    assert_eq!(several.call(A, chmod(parts.others()[0], 0o700)), Err(Error::Invalid), "not a part alone");
     let size = AttributeChanges { size: Some(1), ..AttributeChanges::default() };
     let refused = several.call(A, ShardRequest::SetAttributes { inode: directory, changes: size });
     assert_eq!(refused, Err(Error::IsDirectory));
