@@ -195,7 +195,11 @@ impl<S: Shell> Files<S> {
         }
         let mut gone = None;
         loop {
-            match self.ask_name(who, parent, name).await? {
+            let asked = self.ask_name(who, parent, name).await;
+            if asked.as_ref().is_err_and(|error| *error == Error::NotFound) {
+                lock(&self.calls().session.look_ahead).not_there(directory);
+            }
+            match asked? {
                 Asked::Entry(entry) => return Ok(entry),
                 // Its inode is gone at another shard: it meant another one by then, or is about to go.
                 Asked::Gone(inode) if gone == Some(inode) => return Err(Error::NotFound),
