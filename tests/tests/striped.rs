@@ -190,7 +190,9 @@ fn writers_that_share_a_file_see_one_another(stored: Stored) {
     let inode = file_of(&a, directory, "shared");
     a.close().unwrap();
     b.close().unwrap();
-    assert!(contents(&fs.client(Way::Auto), inode) == bytes);
+    let reader = fs.client(Way::Auto);
+    assert!(contents(&reader, inode) == bytes);
+    reader.close().unwrap();
     let alone = fs.client(Way::Auto);
     let appending = open_in(&alone, directory, "shared", OpenOptions { append: true, ..BOTH });
     appending.write_at(b"end", 0).unwrap();

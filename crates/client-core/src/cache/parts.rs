@@ -3,6 +3,7 @@
 //!
 //! Invariant: the parts of a directory are known before anything is kept of one, and until the client ends: a recall of
 //! what is of a part has to drop what is told of the directory.
+//! Cost: some 40 bytes for each part of each such directory that the client has met.
 
 use super::{Cache, Dropped};
 use weft_protocol::hash::FixedMap;

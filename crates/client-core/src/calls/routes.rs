@@ -13,8 +13,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{ShardCall, ShardReply};
+use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardCall, ShardReply, ShardRequest};
 use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, Result, SessionId, ShardId};
+
+/// What gives up the wait for a lock that a call has begun, by this reply to it.
+fn cancel_of(change: &Message, reply: &Message) -> Option<ShardRequest> {
+    let ShardRequest::Lock { inode, wait, .. } = &call_of(change).request else { return None };
+    let Message::ShardReply(ShardReply { result: Ok(ShardAnswer::Lock(LockAnswer::Queued)), .. }) = reply else {
+        return None;
+    };
+    Some(ShardRequest::CancelLock { inode: *inode, wait: (*wait)? })
+}
 
 impl<S: Shell> Calls<S> {
     /// Takes a newer map. Returns the shards that have moved, each with its node.
@@ -156,6 +165,7 @@ impl<S: Shell> Calls<S> {
             let ShardCall { shard, request, .. } = call_of(&change);
             let (shard, crosses) = (*shard, may_cross(request));
             let reply = self.exchange_by_map(link, &mut slot, &mut change, &mut false).await;
+            let waits = reply.as_ref().ok().and_then(|(reply, _)| cancel_of(&change, reply));
             let reply = reply.and_then(|(reply, _)| match reply {
                 // A refusal for the map, or before the call was looked at, says nothing of the first sending.
                 Message::ShardReply(ShardReply {
@@ -169,6 +179,9 @@ impl<S: Shell> Calls<S> {
                 if let Some(mut cache) = self.session.cache_for(link.session) {
                     cache.settled(shard, crosses);
                 }
+                if let Some(cancel) = waits {
+                    self.keep_cancel(link, &mut slot, change, cancel).await;
+                }
             }
             link.return_slot(slot).await;
             match reply {
@@ -177,6 +190,18 @@ impl<S: Shell> Calls<S> {
             }
         }
         Ok(())
+    }
+
+    /// A request for a lock waits at the shard, and nobody here does: its caller was told that it has failed. It is
+    /// given up, by the next call to the shard at the latest.
+    async fn keep_cancel(&self, link: &Link<S>, slot: &mut Slot<S::Control>, change: Message, cancel: ShardRequest) {
+        let Message::Shard(mut call) = change else { unreachable!("a change is a call to a shard: {change:?}") };
+        slot.sequence += 1;
+        (call.request, call.sequence) = (cancel, slot.sequence);
+        let (shard, now_ms) = (call.shard, self.shell.now_ms());
+        link.keep_unanswered(slot, &Message::Shard(call));
+        let dropped = self.session.cache_for(link.session).map(|mut cache| cache.doubt(shard, false, now_ms));
+        self.shell.invalidate(&dropped.unwrap_or_default()).await;
     }
 
     /// Gets a newer map from the node that says that ours is stale.

@@ -157,3 +157,58 @@ fn a_node_that_does_not_join_leaves_nothing() {
     assert_eq!(status["nodes"].as_array().map(Vec::len), Some(1), "{status}");
     ground.weft(&["down", "e2e"]);
 }
+
+/// What the command prints, and says, whether it does all that it is asked or not.
+fn said(ground: &Ground, words: &[&str]) -> String {
+    let output = ground.command(words).output().expect("weft starts");
+    [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text")).concat()
+}
+
+/// Milliseconds for which calls waited for each shard that moved, as `weft node` and `weft balance` have told.
+fn pauses(said: &str) -> Vec<f64> {
+    let moves = said.lines().filter(|line| line.starts_with("shard "));
+    let time = |line: &str| {
+        let (number, unit) = line.rsplit_once(" in ").and_then(|(_, span)| span.split_once(' ')).expect("a span");
+        let number: f64 = number.parse().expect("a number");
+        match unit {
+            "ms" => number,
+            "s" => number * 1000.0,
+            other => panic!("{other}: a unit of time"),
+        }
+    };
+    moves.map(time).collect()
+}
+
+#[test]
+#[ignore = "takes a minute; part of make test-long"]
+fn one_node_becomes_sixteen_and_one_again_under_two_mounts_that_are_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("node-sixteen");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let mut waited = Vec::new();
+    two_mounts_in_use(&ground, || {
+        for _ in 1..16 {
+            ground.weft(&["node", "add", "e2e"]);
+            waited.extend(pauses(&said(&ground, &["balance", "e2e"])));
+        }
+        assert_eq!(ground.status()["nodes"].as_array().map(Vec::len), Some(16));
+        ground.weft(&["mkdir", "-p", "--placement", "hash", "e2e:/one"]);
+        for node in 0..15 {
+            // What is in use for a moment stays, and is moved the next time.
+            let remove = || said(&ground, &["node", "remove", "e2e", &format!("n{node:02}")]);
+            let left = (0..20).map(|_| remove()).any(|said| {
+                waited.extend(pauses(&said));
+                said.contains("left e2e")
+            });
+            assert!(left, "n{node:02} does not leave");
+        }
+    });
+    let status = ground.status();
+    let nodes = status["nodes"].as_array().expect("nodes");
+    assert_eq!((nodes.len(), status["healthy"].as_bool()), (1, Some(true)), "{status}");
+    waited.sort_by(f64::total_cmp);
+    let at = |percent: usize| waited[(waited.len() - 1) * percent / 100];
+    println!("{} shards moved; calls waited for {:.0} ms (median), {:.0} ms (p99)", waited.len(), at(50), at(99));
+}
