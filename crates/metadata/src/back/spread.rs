@@ -23,7 +23,7 @@ use super::slots::Origin;
 use super::{Aftermath, Answer, Back};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use weft_protocol::limits::FILL_DENTRIES_MAX;
 use weft_protocol::message::peer::{Fate, IntentId, Lock, MovedDentry, PeerAnswer, PeerStep};
@@ -38,8 +38,9 @@ enum Stage {
     Locking,
     /// Others are asked to make a part each.
     Making { step: Box<PeerStep>, made: BTreeMap<ShardId, InodeNumber> },
-    /// They are asked to take dentries, each those after this cookie.
-    Filling { parts: Parts, left: BTreeMap<ShardId, (InodeNumber, Cookie)> },
+    /// They are asked to take dentries, each those after its cookie, and go on when all have. `asked`: those who have
+    /// not answered.
+    Filling { parts: Parts, left: BTreeMap<ShardId, (InodeNumber, Cookie)>, asked: BTreeSet<ShardId> },
     /// The caller has his answer. These steps are asked for.
     Closing { left: Vec<(ShardId, PeerStep)> },
 }
@@ -115,12 +116,12 @@ impl<K: KeyValue> Back<K> {
                 let left = spread.shards.iter().filter(|shard| !made.contains_key(shard));
                 left.map(|shard| (*shard, PeerStep::clone(step))).collect()
             }
-            Stage::Filling { parts, left } => {
+            Stage::Filling { parts, left, asked } => {
                 let fill = |(shard, (part, after)): (&ShardId, &(InodeNumber, Cookie))| {
                     let dentries = self.dentries_for(spread.directory, parts, *part, *after);
                     (*shard, PeerStep::FillPart { part: *part, parts: parts.clone(), dentries })
                 };
-                left.iter().map(fill).collect()
+                left.iter().filter(|(shard, _)| asked.contains(shard)).map(fill).collect()
             }
             Stage::Closing { left } => left.clone(),
         }
@@ -183,28 +184,33 @@ impl<K: KeyValue> Back<K> {
                     let parts = std::iter::once(spread.directory).chain(made.values().copied()).collect();
                     let parts = Parts::new(parts).expect("as many shards as a directory may have parts were chosen");
                     let left = made.iter().map(|(shard, part)| (*shard, (*part, Cookie::START))).collect();
-                    spread.stage = Stage::Filling { parts, left };
+                    spread.stage = Stage::Filling { parts, left, asked: made.keys().copied().collect() };
                     self.put_spread(number, spread);
                     return Answer::Next;
                 }
                 None
             }
-            (Stage::Filling { parts, left }, Ok(PeerAnswer::Filled { shard, last })) => {
-                let parts = parts.clone();
-                match (last, left.get_mut(shard)) {
-                    (Some(last), Some((_, after))) if *last > *after => {
-                        *after = *last;
+            (Stage::Filling { parts, left, asked }, Ok(PeerAnswer::Filled { shard, last })) => {
+                match (last, left.get_mut(shard).filter(|_| asked.contains(shard))) {
+                    (Some(last), Some((_, after))) if *last > *after => *after = *last,
+                    (None, Some(_)) => drop(left.remove(shard)),
+                    // It answers what was asked before.
+                    _ => {
                         self.put_spread(number, spread);
-                        return Answer::Next;
+                        return Answer::None;
                     }
-                    (None, Some(_)) => {
-                        left.remove(shard);
-                        left.is_empty().then(|| {
-                            self.hand_over(spread.directory, parts);
-                            Ok(())
-                        })
-                    }
-                    _ => None,
+                }
+                asked.remove(shard);
+                if left.is_empty() {
+                    let parts = parts.clone();
+                    self.hand_over(spread.directory, parts);
+                    Some(Ok(()))
+                } else if asked.is_empty() {
+                    *asked = left.keys().copied().collect();
+                    self.put_spread(number, spread);
+                    return Answer::Next;
+                } else {
+                    None
                 }
             }
             (_, Ok(_)) => None,
