@@ -4,8 +4,9 @@
 //! of names (a shell's pattern, an archive), or in that of listings. After some such look-ups that the cache could not
 //! answer, the directory is listed with attributes, page by page, and what was listed answers the rest. The entries
 //! listed stay in proportion to the look-ups: a program that stops early has not paid for the whole of a large
-//! directory, and one that goes on has all of it after few look-ups. A program that makes files looks at names that are
-//! not there, of which a page tells nothing: such a look-up takes half of what counted before.
+//! directory, and one that goes on has all of it after few look-ups. One that makes files looks at names that are not
+//! there: once all of the directory is known, these need no message either. Of a directory that is too large for that,
+//! no more is listed for such names.
 //!
 //! Not here: the page itself, which the cache takes in (`cache.rs`), and the look-up when the page has no answer.
 
@@ -19,6 +20,10 @@ const SCANS_MAX: usize = 16;
 const RUN_MIN: u32 = 6;
 /// Entries listed for each look-up in order: they cost a few times as much as its message.
 const ENTRIES_PER_LOOK_UP: u32 = 256;
+
+/// Entries listed for names that were not there, after which the directory counts as too large: half of what the cache
+/// keeps.
+const LISTED_FOR_ABSENT_MAX: u32 = 32 << 10;
 
 /// How one directory is being looked through.
 #[derive(Debug)]
@@ -34,6 +39,8 @@ struct Scan {
     after: Cookie,
     /// The user may not list it, or it cannot be listed.
     refused: bool,
+    /// Too large to know which names are not there.
+    is_vast: bool,
 }
 
 /// A page to ask for.
@@ -52,8 +59,9 @@ pub struct LookAhead {
 
 impl Scan {
     fn new(directory: InodeNumber, name: &Name) -> Self {
-        let (run_by_name, run_by_cookie, listed) = (0, 0, 0);
-        Self { directory, last: name.clone(), run_by_name, run_by_cookie, listed, after: Cookie::START, refused: false }
+        let (run_by_name, run_by_cookie, listed, refused, is_vast) = (0, 0, 0, false, false);
+        let (last, after) = (name.clone(), Cookie::START);
+        Self { directory, last, run_by_name, run_by_cookie, listed, after, refused, is_vast }
     }
 
     fn begin_anew(&mut self) {
@@ -118,8 +126,11 @@ impl LookAhead {
     /// A name that was looked up is not there, as the shard has said.
     pub fn not_there(&mut self, directory: InodeNumber) {
         if let Some(scan) = self.scan(directory) {
-            scan.run_by_name /= 2;
-            scan.run_by_cookie /= 2;
+            scan.is_vast |= scan.listed >= LISTED_FOR_ABSENT_MAX;
+            if scan.is_vast {
+                // Of those that are there, pages are asked for after a few more.
+                (scan.run_by_name, scan.run_by_cookie) = (scan.run_by_name / 2, scan.run_by_cookie / 2);
+            }
         }
     }
 
@@ -194,23 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_made_in_order_list_nothing() {
+    fn for_names_that_are_not_there_no_more_is_listed_than_is_kept() {
         let mut ahead = LookAhead::new();
-        for number in 0..1000 {
-            assert_eq!(ahead.missed(DIRECTORY, &name(number)), None, "look-up {number}");
+        let (mut listed, mut after) = (0, Cookie::START);
+        for number in 0..10_000 {
+            if let Some(page) = ahead.missed(DIRECTORY, &name(number)) {
+                listed += page.entries;
+                after = Cookie::from_raw(after.raw() + 1);
+                ahead.page_came(DIRECTORY, page.entries as usize, Some(after), true);
+            }
             ahead.not_there(DIRECTORY);
         }
-        // A few that are missing between those that are there.
-        let pages = (1000..2000).filter(|number| {
-            let page = ahead.missed(DIRECTORY, &name(*number));
-            if let Some(page) = page {
-                ahead.page_came(DIRECTORY, page.entries as usize, Some(page.after), true);
-            } else if number % 50 == 0 {
-                ahead.not_there(DIRECTORY);
-            }
-            page.is_some()
-        });
-        assert!(pages.count() > 5);
+        assert!((1000..2 * LISTED_FOR_ABSENT_MAX).contains(&listed), "{listed} entries");
+        // Names that are there are another matter.
+        let pages = (10_000..11_000).filter(|number| ahead.missed(DIRECTORY, &name(*number)).is_some());
+        assert!(pages.count() > 0);
     }
 
     #[test]
