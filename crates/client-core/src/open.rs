@@ -52,14 +52,15 @@ impl<S: Shell> OpenedName<S> {
 impl<S: Shell> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         for doubtful in self.files.calls().session.opens.end(self.number) {
-            let open = {
+            let is_here = {
                 let mut table = lock(&self.files.open);
                 if table.get(doubtful.inode).is_some_and(|open| open.is_nameless()) {
                     table.drop_idle(doubtful.inode);
                 }
-                table.get(doubtful.inode).cloned()
+                table.get(doubtful.inode).is_some()
             };
-            if open.is_none_or(|open| !open.is_open()) {
+            // One that is kept goes on with its lease: what is still to be reported of it, the shard would not ask for.
+            if !is_here {
                 self.files.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once);
             }
         }
