@@ -30,13 +30,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the kernel sends to a guard when its mount was killed.
 pub const PARENT_DEATH_SIGNAL: Signal = Signal::USR1;
-/// How long a thread that has sent its parent-death signals may be seen in `/proc`.
-const THREAD_END_WAIT: Duration = Duration::from_secs(1);
+/// How long a thread that has sent its parent-death signals may be seen in `/proc` on a busy machine.
+pub const THREAD_END_WAIT: Duration = Duration::from_secs(60);
 const THREAD_END_PAUSE: Duration = Duration::from_millis(10);
+/// How long it is tried to abort a connection.
+const ABORT_WAIT: Duration = Duration::from_secs(10);
+const ABORT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The mount that a guard watches.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,9 +59,10 @@ impl Watched {
         Ok(rustix::process::set_parent_process_death_signal(Some(PARENT_DEATH_SIGNAL))?)
     }
 
-    /// In the guard, after a signal: whether the thread that started it has ended, and with it the mount.
-    pub fn has_ended(&self) -> bool {
-        let pauses = THREAD_END_WAIT.as_millis() / THREAD_END_PAUSE.as_millis();
+    /// In the guard, after a signal: whether the thread that started it has ended, and with it the mount. Waits for it
+    /// so long.
+    pub fn has_ended(&self, wait: Duration) -> bool {
+        let pauses = wait.as_millis() / THREAD_END_PAUSE.as_millis();
         (0..pauses).any(|_| {
             let ended = !self.has_thread();
             if !ended {
@@ -77,18 +81,25 @@ impl Watched {
     /// Aborts the connection of the mount if it lives, also one that is detached. `None`: it was unmounted, and nobody
     /// uses it any more.
     pub fn abort(&self, connection: impl AsFd) -> Option<Connection> {
-        // Before it is asked whether the connection lives: its number is not used again until then.
-        let file = AbortFile::open(self.device);
-        if !is_connected(&connection) {
-            return None;
+        let deadline = Instant::now() + ABORT_WAIT;
+        let mut result = None;
+        loop {
+            // Before it is asked whether the connection lives: its number is not used again until then.
+            let file = AbortFile::open(self.device);
+            match (is_connected(&connection), result) {
+                (false, None) => return None,
+                (false, Some(_)) => return Some(Connection::Aborted),
+                (true, Some(error)) if Instant::now() >= deadline => {
+                    return Some(Connection::Left(unmount::abort_file(self.device), error));
+                }
+                (true, Some(_)) => thread::sleep(ABORT_PAUSE),
+                // The leases of the mount may be gone already, and the kernel answers from its names without a
+                // connection, too. On kernels without epochs it does so until their time is over.
+                (true, None) => drop(notify::increment_epoch(&connection)),
+            }
+            let aborted = file.and_then(AbortFile::abort).or_else(|error| self.abort_by_force().map_err(|_| error));
+            result = Some(aborted.err().unwrap_or_else(|| io::Error::other("it lives after it was aborted")));
         }
-        // The leases of the mount may be gone already, and the kernel answers from its names without a connection, too.
-        // On kernels without epochs it does so until their time is over.
-        let _ = notify::increment_epoch(&connection);
-        Some(match file.and_then(AbortFile::abort) {
-            Err(error) if self.abort_by_force().is_err() => Connection::Left(unmount::abort_file(self.device), error),
-            _ => Connection::Aborted,
-        })
     }
 
     /// Aborts as root of a user namespace, who may not have the kernel's file: by an unmount that fails since this

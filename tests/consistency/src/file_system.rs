@@ -150,14 +150,18 @@ impl FileSystem {
         let point = self.root(letter);
         fs::create_dir_all(&point).map_err(|error| cannot("create a mount point", error))?;
         let log = self.directory.join(format!("mount-{letter}.log"));
-        let file = fs::File::create(&log).map_err(|error| cannot("create a log", error))?;
+        // What the guard of a mount that was killed has said stays.
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log);
+        let file = file.map_err(|error| cannot("create a log", error))?;
+        let said_before = file.metadata().map_err(|error| cannot("look at a log", error))?.len();
         let shown = point.display().to_string();
         let mut command = self.command(&["mount", &self.name, &shown, "--foreground", "-o", mode.options]);
         let child = command.stderr(file).spawn().map_err(|error| cannot("start weft mount", error))?;
         let child = self.mounts.entry(letter).insert_entry(child).into_mut();
         let deadline = Instant::now() + COMMAND_PATIENCE;
         loop {
-            let said = fs::read_to_string(&log).unwrap_or_default();
+            let said = fs::read(&log).map_err(|error| cannot("read a log", error))?;
+            let said = String::from_utf8_lossy(&said[said_before as usize..]);
             if said.contains("is mounted at") {
                 return Ok(());
             }

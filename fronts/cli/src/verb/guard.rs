@@ -8,8 +8,9 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use weft_fuse::Connection;
-use weft_fuse::guard::{PARENT_DEATH_SIGNAL, Watched};
+use weft_fuse::guard::{PARENT_DEATH_SIGNAL, THREAD_END_WAIT, Watched};
 
 const HELP: &str = "\
 Standard input: the mount's connection to the kernel (/dev/fuse).
@@ -21,6 +22,9 @@ that is slow or stopped. SIGTERM, SIGINT and SIGHUP do not end it.
 
 Examples:
   weft guard --process 4711 --thread 4720 --device 0:44 /mnt/w";
+
+/// How long the mount is looked at in the beginning.
+const START_WAIT: Duration = Duration::from_secs(1);
 
 /// Fail the programs of a killed mount (started by `weft mount`)
 #[derive(clap::Args, Debug)]
@@ -62,8 +66,11 @@ pub fn run(args: &Args) -> Outcome {
     let signals = Signals::new([PARENT_DEATH_SIGNAL.as_raw(), SIGTERM, SIGINT, SIGHUP]);
     let mut signals = signals.explain(|| "listen for signals")?;
     watched.request_signal().explain(|| "ask for the parent-death signal")?;
-    while !watched.has_ended() {
-        let _ = signals.wait();
+    // It may have ended before the signal was requested.
+    let mut wait = START_WAIT;
+    while !watched.has_ended(wait) {
+        let came = signals.wait().any(|signal| signal == PARENT_DEATH_SIGNAL.as_raw());
+        wait = if came { THREAD_END_WAIT } else { Duration::ZERO };
     }
     let shown = mount_point.display();
     match watched.abort(io::stdin()) {
