@@ -17,6 +17,8 @@ import parts.meta
 import parts.mount
 import parts.nodes
 import parts.scale
+import parts.shards
+import parts.shared
 from session import Session
 
 PARTS = {
@@ -25,6 +27,8 @@ PARTS = {
     "mount": parts.mount,
     "nodes": parts.nodes,
     "scale": parts.scale,
+    "shared": parts.shared,
+    "shards": parts.shards,
 }
 HERE = pathlib.Path(__file__).resolve().parent
 

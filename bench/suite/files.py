@@ -1,9 +1,9 @@
 """Programs of our own: plain files in any directory, and the bare socket pump."""
 
 
-def data(session, directory, processes, size, request, direct=False):
+def data(session, directory, processes, size, request, direct=False, one_file=False):
     """{operation: row} of bench-files; `size` is of each process."""
-    more = ["--direct"] if direct else []
+    more = ["--direct"] * direct + ["--one-file"] * one_file
     rows = session.json("bench-files", "data", "--directory", directory, "-p", processes, "--size", size, "--request", request,
                         *more)
     return {row["operation"]: row for row in rows}

@@ -12,13 +12,13 @@ WAYS = {"tcp": "tcp", "unix": "unix", "auto": "descriptor", "memory": "descripto
 class Weft:
     """A file system of some nodes on tmpfs. Its name is new in each run, its runtime directory is the session's."""
 
-    def __init__(self, session, nodes=1, name="bench", store=None):
-        self.session, self.name, self.nodes = session, name, nodes
+    def __init__(self, session, nodes=1, name="bench", store=None, more=()):
+        self.session, self.name, self.nodes, self.more = session, name, nodes, more
         self.store = store or session.make(f"store-{name}")
 
     def __enter__(self):
         try:
-            self.session.call("weft", "up", self.name, "--nodes", self.nodes, "--store", self.store, seconds=30)
+            self.session.call("weft", "up", self.name, "--nodes", self.nodes, "--store", self.store, *self.more, seconds=30)
         except CellFailed as reason:
             self.stop()
             raise CellFailed(f"weft up: {reason}") from None
@@ -40,15 +40,15 @@ class Weft:
     def pids(self):
         return [node["pid"] for node in self.status()["nodes"]]
 
-    def data(self, way, processes, size, request, direct=False, runs=1):
+    def data(self, way, processes, size, request, direct=False, runs=1, one_file=False):
         """{operation: row of `weft bench data`}, the median of the runs; `size` is of each process."""
-        more = ["--direct"] if direct else []
+        more = ["--direct"] * direct + ["--one-file"] * one_file
         found = self.session.json("weft", "bench", "data", self.name, "--json", "--runs", runs, "--way", way, "-p", processes,
                                   "--size", size, "--request", request, *more)
         return {row["operation"]: row for row in found["results"]}
 
-    def meta(self, way, processes, files, shared):
-        more = ["--shared"] if shared else []
+    def meta(self, way, processes, files, shared, spread=False):
+        more = ["--shared"] * shared + ["--spread"] * spread
         found = self.session.json("weft", "bench", "meta", self.name, "--json", "--runs", 1, "--way", way, "-p", processes,
                                   "--files", files, *more)
         return {row["operation"]: row for row in found["results"]}
@@ -57,13 +57,13 @@ class Weft:
 class WeftMount:
     """A mount of the run's file system, with options for -o."""
 
-    def __init__(self, session, options=""):
-        self.session, self.options = session, options
+    def __init__(self, session, options="", kind=Weft):
+        self.session, self.options, self.kind = session, options, kind
         self.label = "weft" + (f" -o {options}" if options else "")
-        self.point = session.make("mount-weft-" + (options.replace(",", "-") or "default"))
+        self.point = session.make(f"mount-{kind.__name__.lower()}-" + (options.replace(",", "-") or "default"))
 
     def __enter__(self):
-        weft = self.session.service(Weft)
+        weft = self.session.service(self.kind)
         more = ["-o", self.options] if self.options else []
         # Its output goes nowhere: the background process would keep a pipe open.
         process = self.session.start("weft", "mount", weft.name, self.point, *more, stdout=open(os.devnull, "w"),

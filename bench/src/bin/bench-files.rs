@@ -1,11 +1,13 @@
 //! `bench-files`: the workloads of `weft bench`, with system calls, in any directory: plain tmpfs or a mount.
 //!
-//! Sketch: one `write`, `read`, `open` + `close`, `lstat` or `unlink` per request, nothing else in the loop but stamps.
+//! Sketch: one `pwrite`, `pread`, `open` + `close`, `lstat` or `unlink` per request, nothing else in the loop but
+//! stamps.
 
 use clap::Parser;
 use rustix::fs::{Advice, Mode, OFlags};
 use serde::Serialize;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -55,6 +57,9 @@ struct Data {
     /// Open with O_DIRECT
     #[arg(long)]
     direct: bool,
+    /// All processes in one file, with requests in turns
+    #[arg(long)]
+    one_file: bool,
 }
 
 #[derive(clap::Args)]
@@ -106,8 +111,8 @@ fn open(path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
 
 impl Data {
     fn work(&self, index: usize) -> Outcome {
-        let path = self.common.directory.join(format!("bench-data-{index}"));
-        let _ = fs::remove_file(&path);
+        let name = if self.one_file { "bench-data".to_owned() } else { format!("bench-data-{index}") };
+        let path = self.common.directory.join(name);
         let direct = if self.direct { OFlags::DIRECT } else { OFlags::empty() };
         let seed = (index as u64) << 40 | u64::from(std::process::id());
         // One page more, so that the request can begin at a page: O_DIRECT wants that of some file systems.
@@ -117,12 +122,12 @@ impl Data {
         let begin = memory.as_ptr().align_offset(page);
         let buffer = &mut memory[begin..begin + length];
 
-        let mut written = Some(open(&path, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | direct)?);
+        let mut written = Some(open(&path, OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | direct)?);
         crew::phase(|| {
             let file = written.take().ok_or("written twice")?;
-            self.each(buffer, |piece, offset| {
+            self.each(index, buffer, |piece, offset| {
                 stamps::put(seed, piece, offset);
-                write_all(&file, piece)
+                write_all(&file, piece, offset)
             })?;
             // Closing is part of it: what was buffered goes out. What fails there shows when the file is read.
             drop(file);
@@ -134,7 +139,7 @@ impl Data {
                 rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).explain("drop the page cache")?;
             }
             crew::phase(|| {
-                self.each(buffer, |piece, offset| {
+                self.each(index, buffer, |piece, offset| {
                     read_all(&file, piece, offset)?;
                     match stamps::first_wrong(seed, piece, offset) {
                         Some(wrong) => Err(format!("{}: wrong contents at offset {wrong}", path.display())),
@@ -144,34 +149,44 @@ impl Data {
                 Ok(self.size)
             })?;
         }
-        fs::remove_file(&path).explain(path.display())
+        match fs::remove_file(&path) {
+            // Of one file, by whoever comes first.
+            Err(error) if self.one_file && error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.explain(path.display()),
+        }
     }
 
     /// One request after the other, to the end of the file.
-    fn each(&self, buffer: &mut [u8], mut request: impl FnMut(&mut [u8], u64) -> Outcome) -> Outcome {
-        let mut offset = 0;
-        while offset < self.size {
-            let length = usize::try_from(self.size - offset).unwrap_or(usize::MAX).min(buffer.len());
-            request(&mut buffer[..length], offset)?;
-            offset += length as u64;
+    fn each(&self, index: usize, buffer: &mut [u8], mut request: impl FnMut(&mut [u8], u64) -> Outcome) -> Outcome {
+        let (turns, turn) = if self.one_file { (self.common.processes as u64, index as u64) } else { (1, 0) };
+        let (mut done, mut number) = (0, 0);
+        while done < self.size {
+            let length = usize::try_from(self.size - done).unwrap_or(usize::MAX).min(buffer.len());
+            request(&mut buffer[..length], (number * turns + turn) * self.request)?;
+            done += length as u64;
+            number += 1;
         }
         Ok(())
     }
 }
 
-fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Outcome {
+fn write_all(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> Outcome {
     while !bytes.is_empty() {
-        let written = rustix::io::write(file, bytes).explain("write")?;
+        let written = rustix::io::pwrite(file, bytes, offset).explain("write")?;
         bytes = &bytes[written..];
+        offset += written as u64;
     }
     Ok(())
 }
 
-fn read_all(file: &OwnedFd, mut bytes: &mut [u8], offset: u64) -> Outcome {
+fn read_all(file: &OwnedFd, mut bytes: &mut [u8], mut offset: u64) -> Outcome {
     while !bytes.is_empty() {
-        match rustix::io::read(file, &mut *bytes).explain("read")? {
-            0 => return Err(format!("the file ends in the request at offset {offset}")),
-            read => bytes = &mut bytes[read..],
+        match rustix::io::pread(file, &mut *bytes, offset).explain("read")? {
+            0 => return Err(format!("the file ends at offset {offset}, in a request")),
+            read => {
+                bytes = &mut bytes[read..];
+                offset += read as u64;
+            }
         }
     }
     Ok(())

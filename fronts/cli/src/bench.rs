@@ -71,6 +71,14 @@ impl Playground {
         tree::make_directories(&self.session, &self.path.join(name.as_bytes()), 0o700).map(|_| ())
     }
 
+    /// Spreads the names of a directory in it over all shards.
+    pub fn spread(&self, name: &str) -> Outcome<()> {
+        let path = self.path.join(name.as_bytes());
+        let inode = self.session.walk(&path, false, "bench: spread")?.attributes.inode;
+        let spread = self.session.client.spread(&self.session.who, inode);
+        spread.map(drop).explain(|| format!("bench: spread {path}"))
+    }
+
     /// Removes it with all that is in it. Nodes remove objects after they have answered: that is waited for, so that it
     /// is not a part of whatever is measured next.
     pub fn remove(&self) -> Outcome<()> {

@@ -21,6 +21,7 @@ struct Report {
     processes: usize,
     runs: usize,
     direct: bool,
+    one_file: bool,
     results: Vec<Row>,
 }
 
@@ -54,7 +55,7 @@ pub fn run(args: &DataArgs) -> Outcome {
     check_requests(&args.request)?;
     let (name, results) = Playground::with(args.name.as_deref(), |playground| measure(args, playground))?;
     let (processes, runs) = (args.common.processes, args.common.runs);
-    let report = Report { name, size, processes, runs, direct: args.direct, results };
+    let report = Report { name, size, processes, runs, direct: args.direct, one_file: args.one_file, results };
     output::print_either(args.common.json, &report, || text(&report))?;
     Ok(Ending::Done)
 }
@@ -86,8 +87,9 @@ fn measure(args: &DataArgs, playground: &Playground) -> Outcome<Vec<Row>> {
             for run in 1..=args.common.runs {
                 seed += 1;
                 playground.empty()?;
-                let transfer =
-                    Transfer { size: args.size.0, request: request.0, direct: args.direct, timed: false, seed };
+                let turns = if args.one_file { args.common.processes as u64 } else { 1 };
+                let (size, direct) = (args.size.0, args.direct);
+                let transfer = Transfer { size, request: request.0, direct, timed: false, turns, seed };
                 writes.push(crew.perform(&Phase::Write(transfer.clone()))?);
                 reads.push(crew.perform(&Phase::Read(transfer))?);
                 if output::story_is_watched() {
@@ -176,7 +178,8 @@ fn text(report: &Report) -> String {
         ]);
     }
     let (name, processes, runs) = (&report.name, report.processes, report.runs);
-    format!("{name}: {processes} processes, {} each, median of {runs} runs\n{table}", bytes_text(report.size))
+    let place = if report.one_file { " in one file" } else { "" };
+    format!("{name}: {processes} processes, {} each{place}, median of {runs} runs\n{table}", bytes_text(report.size))
 }
 
 #[cfg(test)]
@@ -196,7 +199,15 @@ mod tests {
         assert_eq!(row.bytes_per_second, (1_u64 << 30) as f64);
         assert_eq!((row.bytes_per_second_min, row.seconds, row.node_cpu_seconds), ((1_u64 << 29) as f64, 1.0, 0.5));
         assert_eq!(row.shares(), "unix 50%, tcp 50%");
-        let report = Report { name: "w".into(), size: 1, processes: 1, runs: 3, direct: false, results: vec![row] };
+        let report = Report {
+            name: "w".into(),
+            size: 1,
+            processes: 1,
+            runs: 3,
+            direct: false,
+            one_file: false,
+            results: vec![row],
+        };
         assert!(text(&report).contains("unix  4.0 KiB  read"), "{}", text(&report));
     }
 }

@@ -20,6 +20,7 @@ struct Report {
     processes: usize,
     runs: usize,
     shared: bool,
+    spread: bool,
     results: Vec<Row>,
 }
 
@@ -47,7 +48,8 @@ pub fn run(args: &MetaArgs) -> Outcome {
     }
     let (name, results) = Playground::with(args.name.as_deref(), |playground| measure(args, playground))?;
     let (processes, runs) = (args.common.processes, args.common.runs);
-    let report = Report { name, files: args.files, processes, runs, shared: args.shared, results };
+    let (files, shared, spread) = (args.files, args.shared, args.spread);
+    let report = Report { name, files, processes, runs, shared, spread, results };
     output::print_either(args.common.json, &report, || text(&report))?;
     Ok(Ending::Done)
 }
@@ -60,7 +62,10 @@ fn measure(args: &MetaArgs, playground: &Playground) -> Outcome<Vec<Row>> {
         prefixes: workers.clone().map(|worker| format!("{worker}-")).collect(),
         files: args.files,
     };
-    names.directories.iter().try_for_each(|directory| playground.make(directory))?;
+    names.directories.iter().try_for_each(|directory| {
+        playground.make(directory)?;
+        if args.spread { playground.spread(directory) } else { Ok(()) }
+    })?;
     let phases = [
         ("create", Phase::Create(names.clone())),
         ("stat", Phase::Stat(names.clone())),
@@ -153,7 +158,12 @@ fn text(report: &Report) -> String {
             format!("{:.2} s", row.node_cpu_seconds),
         ]);
     }
-    let place = if report.shared { "in one directory" } else { "in directories of their own" };
+    let place = match (report.shared, report.spread) {
+        (true, false) => "in one directory",
+        (true, true) => "in one directory over all shards",
+        (false, false) => "in directories of their own",
+        (false, true) => "in directories of their own over all shards",
+    };
     let (name, processes, files, runs) = (&report.name, report.processes, report.files, report.runs);
     format!("{name}: {processes} processes, {files} files each {place}, median of {runs} runs\n{table}")
 }
@@ -170,7 +180,15 @@ mod tests {
         let run = Measured { took: Duration::from_millis(100), done, node_cpu: Duration::ZERO };
         let row = Row::new("stat", WayName::Tcp, &[run]);
         assert_eq!((row.calls_per_operation, row.per_second.round()), (0.5, 2000.0));
-        let report = Report { name: "w".into(), files: 200, processes: 1, runs: 1, shared: true, results: vec![row] };
+        let report = Report {
+            name: "w".into(),
+            files: 200,
+            processes: 1,
+            runs: 1,
+            shared: true,
+            spread: false,
+            results: vec![row],
+        };
         assert!(text(&report).contains("tcp  stat             2000"), "{}", text(&report));
     }
 }

@@ -54,8 +54,18 @@ pub struct Transfer {
     pub direct: bool,
     /// Whether it is asked how long each request takes.
     pub timed: bool,
+    /// How many workers have one file, and write their requests to it in turns. 1: each has its own.
+    pub turns: u64,
     /// Part of the stamps: another one in each run, so that old contents do not pass for new ones.
     pub seed: u64,
+}
+
+impl Transfer {
+    /// Where a worker's request is in the file, by the number of the request.
+    pub fn offset(&self, worker: usize, number: u64) -> u64 {
+        let turn = if self.turns > 1 { worker as u64 } else { 0 };
+        (number * self.turns + turn) * self.request
+    }
 }
 
 /// Files in a directory.

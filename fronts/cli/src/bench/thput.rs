@@ -93,7 +93,8 @@ fn measure(args: &ThputArgs, playground: &Playground) -> Outcome<Vec<Row>> {
                     seed += 1;
                     playground.empty()?;
                     let size = args.size.0 / processes as u64;
-                    let transfer = Transfer { size, request: request.0, direct: args.direct, timed: true, seed };
+                    let direct = args.direct;
+                    let transfer = Transfer { size, request: request.0, direct, timed: true, turns: 1, seed };
                     for (operation, phase) in
                         [("write", Phase::Write(transfer.clone())), ("read", Phase::Read(transfer))]
                     {

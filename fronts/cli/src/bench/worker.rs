@@ -152,7 +152,7 @@ impl Worker {
     }
 
     fn open(&self, transfer: &Transfer, write: bool) -> Outcome<Handle> {
-        let name = format!("data-{}", self.setup.index);
+        let name = if transfer.turns > 1 { "data".to_owned() } else { format!("data-{}", self.setup.index) };
         if let Some(mounted) = &self.setup.mounted {
             return Handle::in_mount(mounted, &format!("{}/{name}", self.setup.directory), write, transfer.direct);
         }
@@ -199,25 +199,25 @@ impl Worker {
 
     fn write(&self, file: Handle, transfer: &Transfer, mut memory: Memory, times: &mut Times) -> Outcome<(u64, u64)> {
         let stamps = Stamps::new(transfer.seed, self.setup.index);
-        let mut offset = 0;
-        let mut operations = 0;
-        while offset < transfer.size {
-            let piece = memory.piece(transfer.size - offset);
+        let (mut done, mut operations) = (0, 0);
+        while done < transfer.size {
+            let piece = memory.piece(transfer.size - done);
+            let offset = transfer.offset(self.setup.index, operations);
             stamps.put(piece, offset);
             times.of(|| file.write_at(piece, offset))?;
-            offset += piece.len() as u64;
+            done += piece.len() as u64;
             operations += 1;
         }
         file.close()?;
-        Ok((operations, offset))
+        Ok((operations, done))
     }
 
     fn read(&self, file: Handle, transfer: &Transfer, mut memory: Memory, times: &mut Times) -> Outcome<(u64, u64)> {
         let stamps = Stamps::new(transfer.seed, self.setup.index);
-        let mut offset = 0;
-        let mut operations = 0;
-        while offset < transfer.size {
-            let piece = memory.piece(transfer.size - offset);
+        let (mut done, mut operations) = (0, 0);
+        while done < transfer.size {
+            let piece = memory.piece(transfer.size - done);
+            let offset = transfer.offset(self.setup.index, operations);
             let count = times.of(|| file.read_at(piece, offset))?;
             if count != piece.len() {
                 return Err(Failure::new(format!("read {count} of {} bytes at offset {offset}", piece.len())));
@@ -226,11 +226,11 @@ impl Worker {
                 return Err(Failure::new(format!("what was read at offset {wrong} is not what was written"))
                     .remedy("this is a bug of Weft: keep the logs and report it"));
             }
-            offset += count as u64;
+            done += count as u64;
             operations += 1;
         }
         file.close()?;
-        Ok((operations, offset))
+        Ok((operations, done))
     }
 
     fn create(&self, directory: InodeNumber, names: &[Name]) -> Outcome<(u64, u64)> {

@@ -11,7 +11,8 @@ use weft_client::{Rpc, Way};
 const DATA_HELP: &str = "\
 Each process writes a file of its own and reads it back, in requests of each
 size; every 8th byte word of a page is checked for the stamp that was written.
-The file is made anew for each run. Times are from a common start to the last
+The file is made anew for each run. With --one-file all processes have one
+file, and write and read its requests in turns. Times are from a common start to the last
 process's end, close included; the figures are medians of the runs.
 
 WAY THE BYTES WENT is counted by the client: descriptor (of the object's own
@@ -19,8 +20,8 @@ file, on the same node), unix, tcp. CPU is of the client processes and of the
 nodes on this machine, seconds for one run.
 
 --json prints an object:
-  name, size, processes, runs, direct, results: [{operation (\"write\", \"read\"),
-    way, request, bytes,
+  name, size, processes, runs, direct, one_file,
+    results: [{operation (\"write\", \"read\"), way, request, bytes,
     bytes_per_second (median), bytes_per_second_min, bytes_per_second_max,
       seconds,
     client_cpu_seconds, node_cpu_seconds, descriptor_bytes, unix_bytes,
@@ -33,15 +34,16 @@ Examples:
 
 const META_HELP: &str = "\
 Each process makes, looks up and removes empty files, in a directory of its own
-or, with --shared, all in one. Look-ups are of the files of the next process,
+or, with --shared, all in one; with --spread, its names are on all shards
+(`weft mkdir --placement hash`). Look-ups are of the files of the next process,
 by a new client, so that no cache of ours answers. `ping` is an empty request
 to the root shard's node on the same connection: the limit of what a call can
 reach. The figures are medians of the runs; CALLS are awaited messages per
 operation.
 
 --json prints an object:
-  name, files, processes, runs, shared, results: [{operation (\"create\", \"stat\",
-    \"unlink\", \"ping\"), way,
+  name, files, processes, runs, shared, spread,
+    results: [{operation (\"create\", \"stat\", \"unlink\", \"ping\"), way,
     operations, per_second (median), per_second_min, per_second_max, seconds,
       share_of_ping,
     calls_per_operation, client_cpu_seconds, node_cpu_seconds}]
@@ -143,6 +145,9 @@ pub struct DataArgs {
     /// Handles that buffer nothing
     #[arg(long)]
     pub direct: bool,
+    /// All processes in one file, with requests in turns
+    #[arg(long)]
+    pub one_file: bool,
     #[command(flatten)]
     pub common: CommonArgs,
 }
@@ -283,6 +288,9 @@ pub struct MetaArgs {
     /// All processes in one directory
     #[arg(long)]
     pub shared: bool,
+    /// Directories whose names are spread over all shards
+    #[arg(long)]
+    pub spread: bool,
     #[command(flatten)]
     pub common: CommonArgs,
 }
