@@ -111,6 +111,15 @@ impl<S: Shell> DataLine<S> {
         started
     }
 
+    pub(crate) async fn start_lent(&mut self, request: &DataRequest, from: &[u8]) -> Result<()> {
+        self.outstanding.writes += 1;
+        let started = self.connection.start_lent(request, from).await;
+        if started.is_err() {
+            self.outstanding.give_up();
+        }
+        started
+    }
+
     pub(crate) async fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
         let finished = self.connection.finish().await;
         match &finished {

@@ -201,7 +201,15 @@ impl<S: Shell> Handle<S> {
                     0
                 } else {
                     let source = open.source(objects.clone(), size, version, options.registration);
-                    reader.lock().await.read(io, &source, buffer, offset).await?
+                    let mut reader = match reader.try_lock() {
+                        Some(reader) => reader,
+                        None => {
+                            let mut reader = reader.lock().await;
+                            reader.note_shared();
+                            reader
+                        }
+                    };
+                    reader.read(io, &source, buffer, offset).await?
                 };
                 let rest = &mut buffer[have..];
                 let position = offset + have as u64;

@@ -20,6 +20,7 @@ mod refused;
 mod refused_runs;
 mod reports;
 mod runs;
+mod sending;
 mod set_id;
 mod state;
 mod writes;
@@ -383,9 +384,7 @@ impl<S: Shell> OpenInode<S> {
             let target = Target::File { file, call_bytes: state.call_bytes };
             return self.write_in_flight(io, state, (bytes, offset, end), options, target).await;
         }
-        let is_next = std::mem::replace(&mut state.next_write, end) == offset;
-        let Tuning { gathered_below, buffer_bytes, .. } = io.tuning;
-        let is_small = bytes.len() < gathered_below || (is_next && bytes.len() < buffer_bytes);
+        let is_small = state.is_small(io, bytes.len(), offset, options);
         if exclusive && !options.direct && is_small && state.known.may_gather() {
             return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
         }

@@ -33,6 +33,8 @@ pub(crate) struct Reader<S: Shell> {
     stream: Option<Stream<S>>,
     /// Reads in a row that the stream did not lead to.
     strays: u32,
+    /// Several threads have read at once, and would take each other's stream away.
+    is_shared: bool,
     /// The caller passes bytes on from where they lie: prefetching saves it more than its own memory does.
     hands_on: bool,
 }
@@ -152,6 +154,7 @@ impl<S: Shell> Reader<S> {
             block: Block::default(),
             stream: None,
             strays: 0,
+            is_shared: false,
             hands_on: false,
         }
     }
@@ -163,6 +166,11 @@ impl<S: Shell> Reader<S> {
             self.block.bytes = 0;
             self.version = version;
         }
+    }
+
+    /// A thread has waited for another one that reads.
+    pub fn note_shared(&mut self) {
+        self.is_shared = true;
     }
 
     /// Whether the byte at an offset is at hand, good or stale.
@@ -232,9 +240,10 @@ impl<S: Shell> Reader<S> {
             let (position, rest) = (offset + have as u64, &mut into[have..]);
             if let Some(count) = self.block.copy(rest, position) {
                 have += count;
-            } else if !self.hands_on
-                && (source.spans_stripes(rest.len()) || io.calls.shell.reads_directly(rest.len(), source.registration))
-            {
+            } else if self.is_shared && source.spans_stripes(rest.len()) {
+                self.end_stream(io).await;
+                break;
+            } else if !self.hands_on && io.calls.shell.reads_directly(rest.len(), source.registration) {
                 break;
             } else if self.streams_at(io, source, position, rest.len(), sequential).await? {
                 let Some(count) = self.take(io, source, rest, position, small).await else { break };

@@ -85,6 +85,10 @@ pub trait DataConnection {
         from: Vec<u8>,
     ) -> impl Future<Output = std::result::Result<(), Vec<u8>>>;
 
+    /// As [`DataConnection::start_write`], from lent memory, which has to stay as it is until the write is finished.
+    /// Of such a write no memory comes back.
+    fn start_lent(&mut self, request: &DataRequest, from: &[u8]) -> impl Future<Output = Result<()>>;
+
     /// Waits for the oldest write that was started. `None`: there is none.
     fn finish(&mut self) -> impl Future<Output = Option<(Vec<u8>, Result<DataReply>)>>;
 

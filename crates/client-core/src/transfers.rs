@@ -1,7 +1,9 @@
 //! Reads and writes of a file's bytes, cut into requests: to the object that has them, and none too long.
 
+use crate::data_line::DataLine;
 use crate::file_objects::{FileObjects, Held};
-use crate::objects::{ObjectWrite, Objects, Registration, request};
+use crate::notice::Notice;
+use crate::objects::{ObjectWrite, Objects, Registration, request, void_with_session};
 use crate::shell::Shell;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::BULK_BYTES_MAX;
@@ -148,11 +150,7 @@ impl<S: Shell> Objects<S> {
         // they may be those of no moment. Once two looks find the same, all were so between these (a double collect:
         // Afek et al., Atomic Snapshots of Shared Memory, 1993). Writers that go on only make the file longer.
         for _ in 0..LOOKS_MAX {
-            let mut seen = Vec::new();
-            for held in objects.iter() {
-                let stat = request(inode, DataOperation::Stat, held, 0, 0);
-                seen.push(self.data_write(&stat, &[], None).await?);
-            }
+            let seen = self.ask_each(inode, objects, DataOperation::Stat).await?;
             if !objects.is_striped() || seen == before {
                 before = seen;
                 break;
@@ -165,10 +163,56 @@ impl<S: Shell> Objects<S> {
 
     /// Brings the objects' bytes to their devices.
     pub(crate) async fn sync_objects(&self, inode: InodeNumber, objects: &FileObjects) -> Result<()> {
-        for held in objects.iter() {
-            self.data_write(&request(inode, DataOperation::Sync, held, 0, 0), &[], None).await?;
+        self.ask_each(inode, objects, DataOperation::Sync).await.map(drop)
+    }
+
+    /// Sends each of a file's objects a request without bytes, and returns their replies. Those of a striped file work
+    /// on it at the same time.
+    async fn ask_each(
+        &self,
+        inode: InodeNumber,
+        objects: &FileObjects,
+        operation: DataOperation,
+    ) -> Result<Vec<DataReply>> {
+        let requests: Vec<_> = objects.iter().map(|held| request(inode, operation, held, 0, 0)).collect();
+        let mut lines = Vec::new();
+        for request in &requests {
+            lines.push(if objects.is_striped() { self.ask_one(request).await } else { None });
         }
-        Ok(())
+        let mut told = Vec::new();
+        for line in lines {
+            told.push(match line {
+                Some(line) => self.reply_of_one(line).await,
+                None => None,
+            });
+        }
+        let mut replies = Vec::new();
+        for (request, reply) in requests.iter().zip(told) {
+            replies.push(match reply {
+                Some(reply) => reply.result().copied().map_err(void_with_session)?,
+                // A connection was not to be had without waiting for it, or has failed. None is held now.
+                None => self.data_write(request, &[], None).await?,
+            });
+        }
+        Ok(replies)
+    }
+
+    /// Sends a request without bytes. `None`: it has to be sent otherwise.
+    async fn ask_one(&self, request: &DataRequest) -> Option<DataLine<S>> {
+        let mut line = self.data_connection_to_keep(request.object.node()).await.ok().flatten()?;
+        if line.registers_memory() {
+            line.give_back(&self.calls.shell);
+            return None;
+        }
+        self.calls.shell.notice(Notice::DataRequest);
+        line.start_write(request, Vec::new()).await.is_ok().then_some(line)
+    }
+
+    async fn reply_of_one(&self, mut line: DataLine<S>) -> Option<DataReply> {
+        let (_, reply) = line.finish().await.expect("a request was sent");
+        let reply = reply.ok()?;
+        line.give_back(&self.calls.shell);
+        Some(reply)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Small writes gathered into one run of bytes.
 //!
-//! Invariant: the run is contiguous and at most `capacity` bytes; everything outside of it is at the storage server or
-//! on its way there in the order written.
+//! Invariant: the run is contiguous, of at most `capacity` bytes, and in one object; everything outside of it is at the
+//! storage server or on its way there in the order written.
+
+use weft_layout::Stripes;
 
 /// What became of bytes given to [`WriteBehind::take`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,17 +17,25 @@ pub enum Taken {
 }
 
 /// A run of written bytes that the storage server does not have yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WriteBehind {
     start: u64,
     bytes: Vec<u8>,
     capacity: usize,
+    /// Bytes that the run can have where it begins.
+    limit: usize,
+    stripes: Stripes,
 }
 
 impl WriteBehind {
     /// An empty run that will hold up to `capacity` bytes. Memory is allocated with the first byte.
     pub fn new(capacity: usize) -> Self {
-        Self { start: 0, bytes: Vec::new(), capacity }
+        Self { start: 0, bytes: Vec::new(), capacity, limit: capacity, stripes: Stripes::WHOLE }
+    }
+
+    /// From its beginning on, the next run lies in one object of a file with these stripes.
+    pub fn lies_in(&mut self, stripes: Stripes) {
+        self.stripes = stripes;
     }
 
     /// Whether nothing waits.
@@ -40,7 +50,12 @@ impl WriteBehind {
 
     /// Whether so many more bytes leave it short of being full.
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.bytes.len() + bytes < self.capacity
+        self.bytes.len() + bytes < self.limit
+    }
+
+    /// Offset at which the run begins, if it is not empty.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// First offset behind the run.
@@ -62,11 +77,12 @@ impl WriteBehind {
                 self.bytes.reserve_exact(self.capacity);
             }
             self.start = offset;
+            self.limit = self.stripes.piece_at(offset, 0, self.capacity).bytes;
         } else if offset < self.start || offset > self.end() {
             return Taken::None;
         }
         let Ok(position) = usize::try_from(offset - self.start) else { return Taken::None };
-        let count = data.len().min(self.capacity.saturating_sub(position));
+        let count = data.len().min(self.limit.saturating_sub(position));
         let overwritten = (self.bytes.len() - position).min(count);
         self.bytes[position..position + overwritten].copy_from_slice(&data[..overwritten]);
         self.bytes.extend_from_slice(&data[overwritten..count]);
@@ -85,9 +101,9 @@ impl WriteBehind {
         }
     }
 
-    /// Whether the run has reached its capacity.
+    /// Whether nothing fits behind the run.
     pub fn is_full(&self) -> bool {
-        self.bytes.len() >= self.capacity
+        self.bytes.len() >= self.limit
     }
 
     /// Takes the run out: its offset and its bytes.
@@ -109,6 +125,10 @@ impl WriteBehind {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use weft_protocol::StripePlan;
+
+    /// One end of them lies in the range that is written.
+    const STRIPE_BYTES: u32 = 512;
 
     #[test]
     fn what_does_not_continue_the_run_is_refused() {
@@ -128,12 +148,20 @@ mod tests {
         fn runs_make_the_same_file(
             writes in prop::collection::vec((0u64..200, 1usize..40), 1..60),
             capacity in 1usize..64,
+            stripe_end in prop_oneof![Just(None), (1u64..200).prop_map(Some)],
         ) {
+            let base = stripe_end.map_or(0, |end| u64::from(STRIPE_BYTES) - end);
+
             let mut file = vec![0u8; 400];
             let mut sent = vec![0u8; 400];
             let mut run = WriteBehind::new(capacity);
+            if stripe_end.is_some() {
+                run.lies_in(Stripes::planned(StripePlan::new(2, STRIPE_BYTES).unwrap()));
+            }
             let send = |run: &mut WriteBehind, sent: &mut Vec<u8>| {
                 if let Some((start, bytes)) = run.take_run() {
+                    let (start, end) = (start - base, start - base + bytes.len() as u64);
+                    assert!(stripe_end.is_none_or(|stripe_end| end <= stripe_end || start >= stripe_end));
                     let start = usize::try_from(start).unwrap();
                     sent[start..start + bytes.len()].copy_from_slice(&bytes);
                 }
@@ -144,14 +172,14 @@ mod tests {
                 file[start..start + count].copy_from_slice(&data);
                 let mut done = 0;
                 while done < count {
-                    match run.take(offset + done as u64, &data[done..], Vec::new) {
+                    match run.take(base + offset + done as u64, &data[done..], Vec::new) {
                         Taken::All => done = count,
                         Taken::Part(taken) => { done += taken; send(&mut run, &mut sent); }
                         Taken::None => send(&mut run, &mut sent),
                     }
                 }
                 let mut back = vec![0; count];
-                if run.read(offset, &mut back) {
+                if run.read(base + offset, &mut back) {
                     prop_assert_eq!(&back, &data);
                 }
             }

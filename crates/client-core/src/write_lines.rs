@@ -14,7 +14,7 @@ use weft_layout::Piece;
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::{Error, InodeNumber, Result};
 
-/// Bytes of one request: several of one object are under way while others are copied.
+/// Bytes of one request: several of one object are under way while others are sent.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// See the module.
@@ -70,8 +70,8 @@ impl<S: Shell> WriteLines<S> {
             return false;
         }
         io.calls.shell.notice(Notice::DataRequest);
-        let memory = bytes[piece.start..piece.end()].to_vec();
-        line.has_failed = line.connection.start_write(&request, memory).await.is_err();
+        // The caller waits for all that was started.
+        line.has_failed = line.connection.start_lent(&request, &bytes[piece.start..piece.end()]).await.is_err();
         if !line.has_failed {
             self.started.push_back(piece);
         }

@@ -76,6 +76,12 @@ impl DataConnection for NativeData {
         self.bulk.start_write(request, from).map_err(|failed| failed.memory)
     }
 
+    async fn start_lent(&mut self, request: &DataRequest, from: &[u8]) -> Result<()> {
+        self.counters.add_written(self.bulk.carrier(), from.len() as u64);
+        let _kept = waits::keep_writes();
+        self.bulk.start_lent(request, from).map_err(Error::from)
+    }
+
     async fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {
         let _kept = waits::keep_writes();
         self.bulk.finish().map(|(memory, reply)| (memory, reply.map_err(Error::from)))

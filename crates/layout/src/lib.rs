@@ -69,6 +69,11 @@ impl Stripes {
         usize::try_from(self.width).expect("at most STRIPE_WIDTH_MAX")
     }
 
+    /// Bytes of a stripe of each object.
+    pub fn row_bytes(&self) -> usize {
+        usize::try_from(self.width.saturating_mul(self.stripe_bytes)).unwrap_or(usize::MAX)
+    }
+
     /// The pieces of a range, in their order.
     pub fn pieces(&self, offset: u64, bytes: usize) -> impl Iterator<Item = Piece> + use<> {
         let (stripes, mut start) = (*self, 0);

@@ -110,6 +110,11 @@ impl InFlightWindow {
         answered.is_some()
     }
 
+    /// Returns the bytes of the request whose reply is due next.
+    pub fn oldest_bytes(&self) -> Option<usize> {
+        self.sizes.front().copied()
+    }
+
     /// Number of requests in flight.
     pub fn len(&self) -> usize {
         self.sizes.len()

@@ -19,9 +19,10 @@ use crate::{Result, Socket, SocketKind, TransportError};
 use std::os::fd::OwnedFd;
 use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES};
 
-/// Bytes of writes on their way inside a machine, two runs of a client: more are no longer in the processor's cache
-/// when they are received.
-const LOCAL_IN_FLIGHT_BYTES: usize = 768 << 10;
+/// Bytes of writes on their way inside a machine. Many more are no longer in the processor's cache when they are
+/// received; and with fewer than a stripe of the usual size (1 MiB) and what follows it, whoever writes a striped file
+/// in order would wait for each node in turn.
+const LOCAL_IN_FLIGHT_BYTES: usize = 1536 << 10;
 /// The same to other machines: enough for 10 Gb/s over a round trip of two milliseconds.
 const FAR_IN_FLIGHT_BYTES: usize = 2304 << 10;
 /// What is asked for ahead. Measured (docs/performance.md): over a Unix socket, more than it holds, so that the server
@@ -95,7 +96,14 @@ pub trait BulkConnection: Send {
     /// Only after [`BulkConnection::may_start`].
     fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted>;
 
-    /// Waits for the oldest write that was started. `None`: there is none.
+    /// Begins a write from lent memory, which has to stay as it is until the write is finished. Otherwise as
+    /// [`BulkConnection::start_write`].
+    fn start_lent(&mut self, request: &DataRequest, from: &[u8]) -> Result<()> {
+        self.start_write(request, from.to_vec()).map_err(|failed| failed.error)
+    }
+
+    /// Waits for the oldest write that was started. Of one from lent memory, no memory comes back. `None`: there is
+    /// none.
     fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)>;
 
     /// Writes started and not finished, and requests whose bytes were not all taken.
@@ -205,6 +213,21 @@ impl SocketBulk {
         Ok(self.sharing.is_possible())
     }
 
+    /// Sends a request and its bytes, before which others may be on their way.
+    fn send_write(&mut self, request: &DataRequest, from: &[u8]) -> Result<()> {
+        let begin = |bulk: &mut Self| {
+            let bytes = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
+            if bulk.by_memory(bytes.len())? {
+                let request = DataRequest { memory: descriptor_of(bytes), ..*request };
+                bulk.started.send(&bulk.socket, &request.encode(), &[])
+            } else {
+                bulk.started.send(&bulk.socket, &request.encode(), bytes)
+            }
+        };
+        let begun = begin(self);
+        self.settled(begun)
+    }
+
     /// Whatever failed, the connection is of no more use, and memory that it had is the caller's again: the server must
     /// not take what becomes of it for what was to be written.
     fn settled<T>(&mut self, result: Result<T>) -> Result<T> {
@@ -258,23 +281,19 @@ impl BulkConnection for SocketBulk {
     }
 
     fn start_write(&mut self, request: &DataRequest, from: Vec<u8>) -> std::result::Result<(), NotStarted> {
-        let begin = |bulk: &mut Self| {
-            let bytes = from.get(..request.bytes as usize).ok_or(TransportError::Malformed)?;
-            if bulk.by_memory(bytes.len())? {
-                let request = DataRequest { memory: descriptor_of(bytes), ..*request };
-                bulk.started.send(&bulk.socket, &request.encode(), &[])
-            } else {
-                bulk.started.send(&bulk.socket, &request.encode(), bytes)
-            }
-        };
-        let begun = begin(self);
-        match self.settled(begun) {
+        match self.send_write(request, &from) {
             Ok(()) => {
                 self.started.started(from, request.bytes as usize);
                 Ok(())
             }
             Err(error) => Err(NotStarted { memory: from, error }),
         }
+    }
+
+    fn start_lent(&mut self, request: &DataRequest, from: &[u8]) -> Result<()> {
+        self.send_write(request, from)?;
+        self.started.started(Vec::new(), request.bytes as usize);
+        Ok(())
     }
 
     fn finish(&mut self) -> Option<(Vec<u8>, Result<DataReply>)> {

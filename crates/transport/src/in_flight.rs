@@ -88,7 +88,7 @@ impl InFlightWrites {
 
     /// Waits for the reply to the oldest write. `None`: there is none.
     pub fn finish(&mut self, socket: &Socket) -> Option<(Vec<u8>, Result<DataReply>)> {
-        let bytes = self.memory.front()?.len();
+        let bytes = self.window.oldest_bytes()?;
         let soon = self.len() == 1 && bytes <= SOON_BYTES_MAX;
         let reply = self.next_reply(socket, soon);
         self.window.answered();

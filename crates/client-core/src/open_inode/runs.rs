@@ -3,19 +3,15 @@
 //! A run's memory is kept until the server has replied: when the connection breaks, the run is written again on
 //! another.
 
-use super::state::{Sending, State};
-use crate::file_objects::{FileObjects, Held};
-use crate::notice::Notice;
-use crate::objects::{ObjectWrite, Objects, request};
+use super::sending::{Finished, NotSent, Sending, reuse};
+use super::state::State;
+use crate::file_objects::FileObjects;
+use crate::objects::{ObjectWrite, Objects};
 use crate::shell::Shell;
 use crate::write_behind::Taken;
-use std::collections::VecDeque;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest};
+use weft_layout::Stripes;
+use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::{Error, Result};
-
-/// Runs of up to this many bytes are sent from a copy. Many of them may be in flight, and each would keep a buffer that
-/// is as large as the largest run.
-const SHORT_RUN_BYTES: usize = 4096;
 
 impl<S: Shell> State<S> {
     /// Adds bytes to the run that they continue, if the lease and the right hold and the run need not be sent. Returns
@@ -44,6 +40,7 @@ impl<S: Shell> State<S> {
 
     /// Adds bytes to the run, and sends it when it is full or they do not continue it.
     pub async fn gather(&mut self, io: &Objects<S>, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+        self.run.lies_in(Stripes::of(&self.known.attributes().layout));
         while !bytes.is_empty() {
             let spare = &mut self.spare;
             let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
@@ -70,7 +67,8 @@ impl<S: Shell> State<S> {
             return Ok(());
         }
         // A reply has to be read before the run is sent.
-        while self.sending.as_ref().is_some_and(|sending| !sending.connection.may_start(self.run.len())) {
+        let (start, bytes) = (self.run.start(), self.run.len());
+        while self.sending.as_ref().is_some_and(|sending| !sending.may_start(start, bytes)) {
             self.finish_one(io).await;
             self.hold(io).await?;
         }
@@ -96,107 +94,68 @@ impl<S: Shell> State<S> {
             self.fail(io, Error::NoObject);
             return Err(Error::NoObject);
         };
-        if objects.is_striped() {
-            self.write_run(io, objects, offset, &bytes).await;
-            self.spare.push(bytes);
-            return Ok(());
+        self.start_run(io, objects, offset, bytes).await
+    }
+
+    async fn start_run(&mut self, io: &Objects<S>, objects: FileObjects, offset: u64, bytes: Vec<u8>) -> Result<()> {
+        if self.sending.as_ref().is_some_and(|sending| sending.objects != objects) {
+            self.finish_sending(io).await;
         }
-        let held = objects.first();
-        let mut request = request(self.known.inode(), DataOperation::Write, held, offset, bytes.len());
-        let mut sending = match self.sending.take() {
-            Some(sending) => {
-                // If that fails, so will this write: what is in flight is settled with the next one.
-                if let Err(error) = sending.connection.settle(io).await {
-                    self.sending = Some(sending);
-                    self.fail(io, error.clone());
-                    return Err(error);
-                }
-                sending
+        let inode = self.known.inode();
+        let mut sending = self.sending.take().unwrap_or_else(|| Box::new(Sending::new(inode, objects.clone())));
+        let started = sending.start(io, offset, bytes, &mut self.spare).await;
+        self.sending = Some(sending);
+        match started {
+            Ok(false) => {}
+            Ok(true) => drop(self.finish_sending(io).await),
+            Err(NotSent::Failed(error)) => {
+                self.fail(io, error.clone());
+                return Err(error);
             }
-            None => match io.data_connection(held.object.node()).await {
-                Ok(connection) => Box::new(Sending { connection, id: io.next_pipelined(), requests: VecDeque::new() }),
-                Err(error) => {
-                    self.fail(io, error.clone());
-                    return Err(error);
-                }
-            },
-        };
-        request.id = sending.id;
-        let is_short = bytes.len() <= SHORT_RUN_BYTES && !sending.connection.registers_memory();
-        let bytes = if is_short { self.copy_short(bytes) } else { bytes };
-        io.calls.shell.notice(Notice::DataRequest);
-        match sending.connection.start_write(&request, bytes).await {
-            Ok(()) => {
-                sending.requests.push_back(request);
-                let crowded = sending.connection.is_crowded();
-                self.sending = Some(sending);
-                while crowded && self.sending.is_some() {
-                    self.finish_one(io).await;
-                }
-            }
-            Err(bytes) => {
-                // The connection is dead: the runs in flight, and this one, are written again on another.
-                self.rewrite_outstanding(io, *sending).await;
-                self.rewrite(io, &request, &bytes).await;
+            Err(NotSent::Otherwise(bytes)) => {
+                self.finish_sending(io).await;
+                self.rewrite(io, objects, offset, &bytes).await;
+                self.spare.push(bytes);
             }
         }
         Ok(())
     }
 
-    /// Waits for the oldest run in flight.
+    /// Waits for the oldest run in flight, and for all if it has to be written again.
     async fn finish_one(&mut self, io: &Objects<S>) {
         let Some(mut sending) = self.sending.take() else { return };
-        let Some(request) = sending.requests.pop_front() else {
-            return sending.connection.give_back(&io.calls.shell);
-        };
-        let (memory, reply) = sending.connection.finish().await.expect("a write was started for each request");
-        match reply.map(|reply| reply.result().copied()) {
-            Ok(Ok(reply)) => {
-                self.known.object_written(reply.mtime);
-                self.run_written(request.offset, u64::from(request.bytes));
+        let mut again = Vec::new();
+        while let Some(Finished { offset, bytes, memory, reply }) = sending.finish().await {
+            match reply {
+                Some(Ok(reply)) => {
+                    self.known.object_written(reply.mtime);
+                    self.run_written(offset, bytes as u64);
+                }
+                Some(Err(error)) => self.run_failed(io, offset, &memory[..bytes], error),
+                None => {
+                    again.push((offset, bytes, memory));
+                    continue;
+                }
+            }
+            reuse(memory, &mut self.spare);
+            if again.is_empty() {
                 self.sending = Some(sending);
-            }
-            // What was sent behind it may be of the same range, and has to come after it.
-            Ok(Err(Error::PagesCached)) | Err(_) => {
-                self.rewrite(io, &request, &memory).await;
-                self.rewrite_outstanding(io, *sending).await;
-            }
-            Ok(Err(error)) => {
-                self.run_failed(io, request.offset, &memory[..request.bytes as usize], error);
-                self.sending = Some(sending);
+                return;
             }
         }
-        self.reuse(memory);
-    }
-
-    fn copy_short(&mut self, run: Vec<u8>) -> Vec<u8> {
-        let short = run.clone();
-        self.spare.push(run);
-        short
-    }
-
-    /// Keeps a buffer for another run, unless it was a copy of a short one.
-    fn reuse(&mut self, memory: Vec<u8>) {
-        if memory.capacity() > SHORT_RUN_BYTES {
-            self.spare.push(memory);
+        let objects = sending.objects.clone();
+        sending.end(io);
+        for (offset, bytes, memory) in again {
+            self.rewrite(io, objects.clone(), offset, &memory[..bytes]).await;
+            reuse(memory, &mut self.spare);
         }
     }
 
-    async fn rewrite_outstanding(&mut self, io: &Objects<S>, mut sending: Sending<S>) {
-        while let Some(request) = sending.requests.pop_front() {
-            let (memory, _) = sending.connection.finish().await.expect("a write was started for each request");
-            self.rewrite(io, &request, &memory).await;
-            self.reuse(memory);
-        }
-    }
-
-    async fn rewrite(&mut self, io: &Objects<S>, request: &DataRequest, memory: &[u8]) {
-        let bytes = &memory[..request.bytes as usize];
+    async fn rewrite(&mut self, io: &Objects<S>, objects: FileObjects, offset: u64, bytes: &[u8]) {
         if !self.refused.is_empty() {
-            return self.run_failed(io, request.offset, bytes, Error::NoSpace);
+            return self.run_failed(io, offset, bytes, Error::NoSpace);
         }
-        let held = Held { object: request.object, capability: request.capability };
-        self.write_run(io, held.into(), request.offset, bytes).await;
+        self.write_run(io, objects, offset, bytes).await;
     }
 
     /// Writes a run, and waits for the replies.

@@ -1,7 +1,7 @@
 //! What is changed under an open inode's lock, and how it is kept true: session, right to the object, descriptor.
 
 use super::refused_runs::Refused;
-use crate::data_line::DataLine;
+use super::sending::Sending;
 use crate::file_objects::FileObjects;
 use crate::file_state::{FileState, Opened};
 use crate::link::SlotFor;
@@ -11,9 +11,7 @@ use crate::session::Term;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
 use crate::write_behind::WriteBehind;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use weft_protocol::data::DataRequest;
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, ObjectId, Result, SessionId, Timestamp, routing};
@@ -46,14 +44,6 @@ pub(super) struct KernelUse<S: Shell> {
     pub abandoned: bool,
     /// The kernel has taken it: while it has, it keeps no pages of the file.
     pub passed: bool,
-}
-
-/// Runs in flight, oldest first (`runs.rs`).
-pub(super) struct Sending<S: Shell> {
-    pub connection: DataLine<S>,
-    /// Of all these requests.
-    pub id: u64,
-    pub requests: VecDeque<DataRequest>,
 }
 
 /// See the module.

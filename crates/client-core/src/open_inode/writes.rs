@@ -10,6 +10,7 @@ use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
+use crate::tuning::Tuning;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
@@ -109,6 +110,23 @@ impl<S: Shell> State<S> {
         self.right_until_ms = io.calls.shell.now_ms() + u64::from(BATCH_MARGIN_SECONDS) * 1000 - RIGHT_MARGIN_MS;
         self.descriptor = Descriptor::NotAsked;
         Ok(())
+    }
+
+    /// Whether a write is gathered where that is possible. Takes note of where the next one begins in a sequence.
+    pub fn is_small(
+        &mut self,
+        io: &Objects<S>,
+        bytes: usize,
+        offset: u64,
+        options: &OpenOptions<Registration<S>>,
+    ) -> bool {
+        let is_next = std::mem::replace(&mut self.next_write, offset + bytes as u64) == offset;
+        let Tuning { gathered_below, buffer_bytes, .. } = io.tuning;
+        let objects = self.known.objects().filter(|objects| objects.is_striped() && options.registration.is_none());
+        // Gathered bytes are on their way to several nodes while the program goes on. A write that has some for each of
+        // them does the same without being copied.
+        let row_bytes = objects.map_or(0, |objects| objects.stripes().row_bytes());
+        bytes < gathered_below || is_next && bytes < buffer_bytes.max(row_bytes)
     }
 
     /// Makes the new object, empty, and reports it, so that the shard gives it the file's size. If another client's
