@@ -52,15 +52,15 @@ impl<S: Shell> OpenedName<S> {
 impl<S: Shell> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         for doubtful in self.files.calls().session.opens.end(self.number) {
-            let is_here = {
+            let open = {
                 let mut table = lock(&self.files.open);
                 if table.get(doubtful.inode).is_some_and(|open| open.is_nameless()) {
                     table.drop_idle(doubtful.inode);
                 }
-                table.get(doubtful.inode).is_some()
+                table.get(doubtful.inode).cloned()
             };
-            // One that is kept goes on with its lease: what is still to be reported of it, the shard would not ask for.
-            if !is_here {
+            // As long as the file counts as open, the shard asks the storage server what was written.
+            if open.is_none_or(|open| !open.is_open() && !open.is_dirty_now()) {
                 self.files.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once);
             }
         }

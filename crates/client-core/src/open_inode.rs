@@ -259,11 +259,6 @@ impl<S: Shell> OpenInode<S> {
         drop(state.is_done())
     }
 
-    /// Whether the shard has not been told of everything that was written.
-    pub(crate) async fn is_dirty(&self) -> bool {
-        self.state.lock().await.known.is_dirty()
-    }
-
     /// Whether the shard may know of a new object, or hear of it later, by a report that has no answer.
     pub(crate) async fn awaits_report_of_object(&self) -> bool {
         let state = self.state.lock().await;

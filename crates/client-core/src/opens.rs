@@ -95,6 +95,11 @@ impl Opens {
         any
     }
 
+    /// A file that was recalled with this stamp counts as open until it is closed: nothing is to be given back.
+    pub fn stays_open(&self, inode: InodeNumber, stamp: u64) {
+        lock(&self.0).doubtful.retain(|doubtful| doubtful.inode != inode || doubtful.stamp > stamp);
+    }
+
     /// An open has ended. Returns the files that are doubtful no more.
     pub fn end(&self, number: u64) -> Vec<Doubtful> {
         let mut state = lock(&self.0);
@@ -128,7 +133,10 @@ mod tests {
         assert!(opens.end(second).is_empty());
         let ended = opens.end(first);
         assert_eq!(ended.iter().map(|doubtful| (doubtful.inode, doubtful.stamp)).collect::<Vec<_>>(), [(inode, 7)]);
-        assert!(opens.end(later).is_empty() && !opens.may_open(inode, 8, false));
+        assert!(opens.may_open(inode, 8, false) && opens.may_open(inode, 9, false));
+        opens.stays_open(inode, 8);
+        assert_eq!(opens.end(later).iter().map(|doubtful| doubtful.stamp).collect::<Vec<_>>(), [9]);
+        assert!(!opens.may_open(inode, 10, false));
     }
 
     #[test]

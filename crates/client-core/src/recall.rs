@@ -55,6 +55,7 @@ impl<S: Shell> Files<S> {
             if open.is_dirty().await {
                 // As long as the file counts as open, the shard asks the storage server what was written.
                 is_open = true;
+                calls.session.opens.stays_open(inode, stamp);
             } else {
                 self.drop_if_done(&open).await;
                 if open.is_nameless() && !may_open {

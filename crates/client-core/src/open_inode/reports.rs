@@ -10,6 +10,16 @@ use std::sync::atomic::Ordering;
 use weft_protocol::{Attributes, Error, Result};
 
 impl<S: Shell> OpenInode<S> {
+    /// Whether the shard has not been told of everything that was written.
+    pub(crate) async fn is_dirty(&self) -> bool {
+        self.state.lock().await.known.is_dirty()
+    }
+
+    /// The same without waiting; `false` while somebody uses the state.
+    pub(crate) fn is_dirty_now(&self) -> bool {
+        self.state.try_lock().is_some_and(|state| state.known.is_dirty())
+    }
+
     /// Writes back and reports to the shard. What there is no space for is kept for another attempt when a program is
     /// told; with the last handle, or a recall, it is lost.
     pub async fn flush(&self, io: &Objects<S>, by: FlushFor) -> Result<()> {
