@@ -12,8 +12,8 @@ const DATA_HELP: &str = "\
 Each process writes a file of its own and reads it back, in requests of each
 size; every 8th byte word of a page is checked for the stamp that was written.
 The file is made anew for each run. With --one-file all processes have one
-file, and write and read its requests in turns. Times are from a common start to the last
-process's end, close included; the figures are medians of the runs.
+file, and write and read its requests in turns. Times are from a common start
+to the last process's end, close included; the figures are medians of the runs.
 
 WAY THE BYTES WENT is counted by the client: descriptor (of the object's own
 file, on the same node), unix, tcp. CPU is of the client processes and of the
