@@ -315,7 +315,7 @@ impl Process {
             let ticket = process.ask(Ask::Sleep(RELEASE_SOON_MS));
             process.told(ticket).await;
             process.is_releasing.set(false);
-            files.calls().release_surplus().await;
+            files.release_surplus().await;
             files.hold_directories().await;
         });
     }

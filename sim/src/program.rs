@@ -93,7 +93,7 @@ pub async fn use_names(machine: Arc<Files<SimShell>>, process: Rc<Process>, oper
             machine.read_directory(&who, *inode, Cookie::START, 100, *with_attributes).await.map(|_| ())
         }
         NamesOperation::Release => {
-            machine.calls().release_surplus().await;
+            machine.release_surplus().await;
             Ok(())
         }
     };

@@ -351,6 +351,12 @@ pub struct World {
     /// There when programs make system calls.
     mounts: Option<mounts::MountRun>,
     ending: bool,
+    /// Sessions of which a call came twice by one connection, which none of ours does: of two answers to an open, clients
+    /// take the first, and give back no more than that.
+    doubled: BTreeSet<SessionId>,
+    /// Nobody has called a shard, and no program has done anything, since.
+    idle_since_ms: Option<u64>,
+    forgetting: end::Forgetting,
     history: VecDeque<String>,
     trace: bool,
     /// Grows with every event: two runs of one seed have the same.
@@ -438,6 +444,7 @@ impl World {
                 self.choices.tape.set_step(wakes::window(self.network.now_ms));
             }
             self.handle(message);
+            self.look_for_forgotten();
             let is_done =
                 self.tally.operations >= OPERATIONS && !self.choices.tape.is_playing() || self.has_played_all();
             if self.mounts.is_none() && is_done && !self.ending {

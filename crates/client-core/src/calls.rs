@@ -418,22 +418,32 @@ impl<S: Shell> Calls<S> {
         result.map(|(reply, _)| reply)
     }
 
+    /// Whether the shard has answered within the session's term.
+    pub fn hears(&self, shard: ShardId) -> bool {
+        self.session.cache().valid_until_ms(shard) > self.shell.now_ms()
+    }
+
     /// Gives leases back that are not needed any more. Those that are queued meanwhile wait: a program that keeps
     /// making files would otherwise have its leases go back by twos and threes.
-    pub async fn release_surplus(&self) {
+    pub(crate) async fn release_surplus(&self) {
         let evicted = self.session.cache().take_evicted();
         self.shell.invalidate(&evicted).await;
-        let mut left = self.session.surplus_count();
+        let (session, mut left, mut kept) = (self.session.id(), self.session.surplus_count(), Vec::new());
         while left > 0 {
-            let Some((shard, leases)) = self.session.take_surplus() else { return };
+            let Some((shard, leases)) = self.session.take_surplus() else { break };
             left = left.saturating_sub(leases.len());
-            let release = ShardRequest::Release { leases };
+            // Nobody waits for a shard that is away: it ends the session, or goes on with it when it is heard again.
+            if !self.hears(shard) {
+                kept.extend(leases);
+                continue;
+            }
+            let release = ShardRequest::Release { leases: leases.clone() };
             if let Err(error) = self.call_in(SlotFor::Caller, &self.caller.credentials, shard, release).await {
-                // They end with the session's term at the latest.
                 self.shell.notice(Notice::NotReleased(shard, error));
-                return;
+                kept.extend(leases);
             }
         }
+        self.session.queue_again(session, kept);
     }
 
     /// Gives back the data lease of a closed file, granted up to this stamp; `at_once`: without waiting for others,

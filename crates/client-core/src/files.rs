@@ -69,6 +69,11 @@ impl<S: Shell> Files<S> {
         result
     }
 
+    /// Whether a file is open, or was closed and is kept with its lease.
+    pub fn keeps(&self, inode: InodeNumber) -> bool {
+        lock(&self.open).get(inode).is_some()
+    }
+
     /// Takes an inode out of the table, unless somebody has it open, or something of it is still to be written,
     /// reported or told to a program. Returns whether it did.
     pub(crate) async fn drop_if_done(&self, open: &crate::open_inode::OpenInode<S>) -> bool {

@@ -11,6 +11,7 @@ use crate::lookup::Told;
 use crate::objects::Registration;
 use crate::open_inode::OpenInode;
 use crate::open_options::OpenOptions;
+use crate::opens::Doubtful;
 use crate::shell::{Monitor, Shell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,22 +53,40 @@ impl<S: Shell> OpenedName<S> {
 impl<S: Shell> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         for doubtful in self.files.calls().session.opens.end(self.number) {
-            let open = {
-                let mut table = lock(&self.files.open);
-                if table.get(doubtful.inode).is_some_and(|open| open.is_nameless()) {
-                    table.drop_idle(doubtful.inode);
-                }
-                table.get(doubtful.inode).cloned()
-            };
-            // As long as the file counts as open, the shard asks the storage server what was written.
-            if open.is_none_or(|open| !open.is_open() && !open.is_dirty_now()) {
-                self.files.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once);
-            }
+            self.files.certain_of(&doubtful);
         }
     }
 }
 
 impl<S: Shell> Files<S> {
+    /// No reply that opens the file is on its way any more of those that may have been.
+    fn certain_of(&self, doubtful: &Doubtful) {
+        let open = {
+            let mut table = lock(&self.open);
+            if table.get(doubtful.inode).is_some_and(|open| open.is_nameless()) {
+                table.drop_idle(doubtful.inode);
+            }
+            table.get(doubtful.inode).cloned()
+        };
+        match open {
+            // Replies to two opens passed each other, or a lease of before is kept; as long as the file counts as open,
+            // the shard asks the storage server what was written.
+            Some(open) if doubtful.is_unawaited || open.is_open() || open.is_dirty_now() => {
+                open.note_grant(doubtful.stamp);
+            }
+            _ => self.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once),
+        }
+    }
+
+    /// Gives back leases that are of no use any more.
+    pub async fn release_surplus(&self) {
+        self.calls().settle_given_up().await;
+        for doubtful in self.calls().session.opens.certain() {
+            self.certain_of(&doubtful);
+        }
+        self.calls().release_surplus().await;
+    }
+
     /// Opens an inode. One message.
     pub async fn open(
         &self,
@@ -308,6 +327,7 @@ impl<S: Shell> Files<S> {
             )
         };
         let (open, in_use) = lock(&self.open).take(attributes.inode, make);
+        open.note_grant(opened.stamp);
         let handle = Handle::new(open, options, self.kept(who));
         if options.truncate {
             handle.open.cut_by_open(in_use).await;

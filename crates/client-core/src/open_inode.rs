@@ -66,6 +66,8 @@ pub struct OpenInode<S: Shell> {
     term: Term,
     /// Grows when bytes that a reader has at hand may be stale.
     data_version: AtomicU64,
+    /// Stamp of the latest reply to an open.
+    granted: AtomicU64,
     /// The file had set-id bits when it was opened, and no user has written to it here since.
     set_id: AtomicBool,
     /// Its last name was removed here: it is not kept after its last close.
@@ -121,6 +123,7 @@ impl<S: Shell> OpenInode<S> {
             in_flight: AtomicU32::new(0),
             term,
             data_version: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
             set_id: AtomicBool::new(false),
             nameless: AtomicBool::new(false),
         }
@@ -265,9 +268,15 @@ impl<S: Shell> OpenInode<S> {
         state.known.object_is_new() && state.may_be_reported
     }
 
+    /// An open was told a grant with this stamp: it has to be given back, also where the open fails yet.
+    pub(crate) fn note_grant(&self, stamp: u64) {
+        self.granted.fetch_max(stamp, Ordering::AcqRel);
+    }
+
     /// Stamp of the lease's last grant.
     pub(crate) async fn stamp(&self) -> u64 {
-        self.state.lock().await.known.grant_stamp()
+        let known = self.state.lock().await.known.grant_stamp();
+        known.max(self.granted.load(Ordering::Acquire))
     }
 
     /// Whether a handle of this client has it open.

@@ -42,6 +42,9 @@ pub(crate) struct Doubtful {
     pub stamp: u64,
     /// It is to be given back at once: its space is free then.
     pub at_once: bool,
+    /// The reply to an open that was given up, and is awaited by nobody: if the file is kept here, with a lease of
+    /// before, this grant is given back with that.
+    pub is_unawaited: bool,
 }
 
 /// The last report of a file.
@@ -90,9 +93,28 @@ impl Opens {
         let any = !state.in_flight.is_empty();
         if any {
             let before = state.next;
-            state.doubtful.push(Doubtful { before, inode, stamp, at_once });
+            state.doubtful.push(Doubtful { before, inode, stamp, at_once, is_unawaited: false });
         }
         any
+    }
+
+    /// The call of an open that was given up has been settled: the shard takes the file for open, by a reply with this
+    /// stamp that nobody awaits.
+    pub fn unawaited(&self, inode: InodeNumber, stamp: u64) {
+        let mut state = lock(&self.0);
+        let before = state.next;
+        state.doubtful.push(Doubtful { before, inode, stamp, at_once: false, is_unawaited: true });
+    }
+
+    /// Files that are doubtful no more, of those that were made so when no open was in flight.
+    pub fn certain(&self) -> Vec<Doubtful> {
+        lock(&self.0).take_certain()
+    }
+
+    /// Whether the opens because of which the file was doubtful at this stamp are still in flight. Must be asked, as
+    /// [`Opens::may_open`], before the inode is looked up.
+    pub fn is_doubtful(&self, inode: InodeNumber, stamp: u64) -> bool {
+        lock(&self.0).doubtful.iter().any(|doubtful| doubtful.inode == inode && doubtful.stamp == stamp)
     }
 
     /// A file that was recalled with this stamp counts as open until it is closed: nothing is to be given back.
@@ -105,16 +127,28 @@ impl Opens {
         let mut state = lock(&self.0);
         let index = state.in_flight.binary_search(&number).expect("an open ends once");
         state.in_flight.remove(index);
-        let oldest = state.in_flight.front().copied().unwrap_or(state.next);
+        let oldest = state.oldest();
         while let Some((before, inode)) = state.reported_order.pop_front_if(|(before, _)| *before <= oldest) {
             if state.reported.get(&inode).is_some_and(|report| report.before == before) {
                 state.reported.remove(&inode);
             }
         }
-        if state.doubtful.is_empty() {
+        state.take_certain()
+    }
+}
+
+impl State {
+    /// The oldest open in flight, or the next one.
+    fn oldest(&self) -> u64 {
+        self.in_flight.front().copied().unwrap_or(self.next)
+    }
+
+    fn take_certain(&mut self) -> Vec<Doubtful> {
+        if self.doubtful.is_empty() {
             return Vec::new();
         }
-        state.doubtful.extract_if(.., |doubtful| doubtful.before <= oldest).collect()
+        let oldest = self.oldest();
+        self.doubtful.extract_if(.., |doubtful| doubtful.before <= oldest).collect()
     }
 }
 
@@ -131,12 +165,26 @@ mod tests {
         assert!(opens.may_open(inode, 7, false));
         let later = opens.begin();
         assert!(opens.end(second).is_empty());
+        assert!(opens.is_doubtful(inode, 7) && !opens.is_doubtful(inode, 8));
         let ended = opens.end(first);
         assert_eq!(ended.iter().map(|doubtful| (doubtful.inode, doubtful.stamp)).collect::<Vec<_>>(), [(inode, 7)]);
+        assert!(!opens.is_doubtful(inode, 7));
         assert!(opens.may_open(inode, 8, false) && opens.may_open(inode, 9, false));
         opens.stays_open(inode, 8);
         assert_eq!(opens.end(later).iter().map(|doubtful| doubtful.stamp).collect::<Vec<_>>(), [9]);
         assert!(!opens.may_open(inode, 10, false));
+    }
+
+    #[test]
+    fn what_nobody_awaits_is_certain_once_the_opens_of_its_time_have_ended() {
+        let opens = Opens::default();
+        let inode = InodeNumber::from_raw(5);
+        let first = opens.begin();
+        opens.unawaited(inode, 7);
+        assert!(opens.certain().is_empty());
+        assert_eq!(opens.end(first).len(), 1);
+        opens.unawaited(inode, 8);
+        assert_eq!(opens.certain().iter().map(|doubtful| doubtful.stamp).collect::<Vec<_>>(), [8]);
     }
 
     #[test]

@@ -58,10 +58,13 @@ impl<S: Shell> Files<S> {
                 calls.session.opens.stays_open(inode, stamp);
             } else {
                 self.drop_if_done(&open).await;
-                if open.is_nameless() && !may_open {
-                    lock(&self.open).drop_idle(inode);
+                // Opens that ended while the file was dirty have left its lease to this recall.
+                is_open = may_open && calls.session.opens.is_doubtful(inode, stamp);
+                let mut table = lock(&self.open);
+                if open.is_nameless() && !is_open {
+                    table.drop_idle(inode);
                 }
-                is_open |= open.is_open();
+                is_open |= table.get(inode).is_some_and(|open| open.is_open());
             }
         }
         // What was written under a session that is over here was not reported: the shard asks for it now, and at the

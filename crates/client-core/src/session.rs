@@ -152,6 +152,14 @@ impl Session {
         closed.len() >= RELEASE_BATCH
     }
 
+    /// Queues leases once more that could not be given back, if their session goes on.
+    pub(crate) fn queue_again(&self, session: SessionId, leases: Vec<(LeaseKey, u64)>) {
+        let mut closed = lock(&self.closed_leases);
+        if self.id() == session {
+            closed.extend(leases);
+        }
+    }
+
     /// Whether a batch of closed files' leases has gathered.
     pub fn has_release_batch(&self) -> bool {
         lock(&self.closed_leases).len() >= RELEASE_BATCH

@@ -221,7 +221,7 @@ fn release(files: &Weak<Files<NativeShell>>, due: &Receiver<()>) {
     while due.recv().is_ok() {
         let Some(files) = files.upgrade() else { return };
         block_on(files.calls().catch_up());
-        block_on(files.calls().release_surplus());
+        block_on(files.release_surplus());
         block_on(files.hold_directories());
         block_on(files.tend_locks());
     }

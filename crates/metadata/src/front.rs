@@ -588,6 +588,12 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
+    /// Files that count as open by a session, without a lease to cache them: nobody recalls these, so it has to give
+    /// them back by itself.
+    pub fn merely_open(&self, session: SessionId) -> BTreeSet<InodeNumber> {
+        self.leases.merely_open(session)
+    }
+
     /// Number of ranges that are locked, and of requests for locks that wait.
     pub fn locks(&self) -> (usize, usize) {
         self.locks.table.counts()

@@ -1,8 +1,22 @@
 //! What must hold after everything has settled.
 
 use super::World;
+use crate::client::Client;
+use std::sync::Arc;
 use weft_layout::Stripes;
-use weft_protocol::{Layout, SessionId, routing};
+use weft_protocol::{FileKind, InodeNumber, Layout, SessionId, routing};
+
+/// So long nothing has been called before a client has given back all that it has to.
+const IDLE_MS: u64 = 1000;
+
+/// How far the look for forgotten files is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Forgetting {
+    Working,
+    /// Clients were told to give back what they have to.
+    Released,
+    Looked,
+}
 
 impl World {
     /// Nothing is left that nobody can reach, every shard has what the model has, and files have the bytes that they
@@ -49,6 +63,52 @@ impl World {
         }
         if self.mounts.is_none() {
             self.tally.striped += self.check_bytes();
+        }
+    }
+
+    /// When no program does anything any more, has clients give back what they have to, and looks whether shards count
+    /// files as open that the session has forgotten: nobody recalls these.
+    pub(super) fn look_for_forgotten(&mut self) {
+        let uses_files = |client: &Client| client.is_using_names() || client.is_using_files();
+        // With a node that is gone, giving back takes as long as calls of its shards are tried.
+        let is_idle =
+            self.ending && self.model.lost.is_empty() && self.tokens.is_empty() && !self.clients.iter().any(uses_files);
+        let now_ms = self.network.now_ms;
+        let since_ms = match self.idle_since_ms {
+            Some(since_ms) if is_idle => since_ms,
+            _ => return self.idle_since_ms = is_idle.then_some(now_ms),
+        };
+        if now_ms < since_ms + IDLE_MS {
+            return;
+        }
+        self.idle_since_ms = None;
+        self.forgetting = match self.forgetting {
+            Forgetting::Working => Forgetting::Released,
+            Forgetting::Released => Forgetting::Looked,
+            Forgetting::Looked => return,
+        };
+        if self.forgetting == Forgetting::Released {
+            for index in 0..self.clients.len() {
+                let machine = Arc::clone(&self.clients[index].machine);
+                self.clients[index].process.spawn(async move { machine.release_surplus().await });
+                self.poll(index);
+            }
+            return;
+        }
+        for client in self.clients.iter().filter(|client| client.paused_until_ms < since_ms) {
+            let session = client.session();
+            if self.doubled.contains(&session) {
+                continue;
+            }
+            for (id, shard) in self.shards.iter().filter(|(id, _)| client.machine.calls().hears(**id)) {
+                let is_file = |inode: &InodeNumber| {
+                    shard.back().inode(*inode).is_some_and(|record| record.kind == FileKind::Regular)
+                };
+                let mut open = shard.merely_open(session).into_iter().filter(is_file);
+                if let Some(inode) = open.find(|inode| !client.machine.keeps(*inode)) {
+                    self.fail(&format!("at shard {id} {inode} is open by {session}, which has forgotten it"));
+                }
+            }
         }
     }
 

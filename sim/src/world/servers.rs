@@ -269,11 +269,14 @@ impl World {
         }
         // A connection keeps its order: what was sent in a slot before comes before, or not at all.
         let origin = pending.origin();
-        let latest = self.latest_in_slot.entry((origin.session, origin.slot)).or_insert(*number);
-        if *latest > *number {
+        let latest = self.latest_in_slot.get(&(origin.session, origin.slot)).copied();
+        if latest.is_some_and(|latest| latest > *number) {
             return;
         }
-        *latest = *number;
+        if latest == Some(*number) {
+            self.doubled.insert(origin.session);
+        }
+        self.latest_in_slot.insert((origin.session, origin.slot), *number);
         let Some(pending) = self.admitted(pending) else { return };
         if self.moves.node_of(shard) != Some(node) {
             // A source that has not heard what has become of its shard keeps it frozen.

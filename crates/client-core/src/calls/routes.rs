@@ -154,6 +154,17 @@ impl<S: Shell> Calls<S> {
         Ok(())
     }
 
+    /// Learns what has become of calls that were given up, where shards answer again: an open among them counts until it
+    /// is given back.
+    pub(crate) async fn settle_given_up(&self) {
+        let is_due = |link: &&Arc<Link<S>>| link.has_unanswered(|shard| self.hears(shard));
+        let links: Vec<_> = lock(&self.links).values().filter(is_due).cloned().collect();
+        for link in links {
+            // What fails is tried again with the next call, or the next time.
+            let _ = self.settle(&link).await;
+        }
+    }
+
     async fn settle_at(&self, node: NodeId, link: &Link<S>) -> Result<()> {
         let is_there = |shard| self.map().node_of(shard) == Some(node);
         while link.has_unanswered(is_there) {
@@ -166,6 +177,12 @@ impl<S: Shell> Calls<S> {
             let (shard, crosses) = (*shard, may_cross(request));
             let reply = self.exchange_by_map(link, &mut slot, &mut change, &mut false).await;
             let waits = reply.as_ref().ok().and_then(|(reply, _)| cancel_of(&change, reply));
+            if let Ok((Message::ShardReply(ShardReply { stamp, result: Ok(answer), .. }), _)) = &reply
+                && let ShardAnswer::Opened { attributes, .. } = answer
+                && link.session == self.session.id()
+            {
+                self.session.opens.unawaited(attributes.inode, *stamp);
+            }
             let reply = reply.and_then(|(reply, _)| match reply {
                 // A refusal for the map, or before the call was looked at, says nothing of the first sending.
                 Message::ShardReply(ShardReply {

@@ -8,7 +8,7 @@
 //! Not here: when to grant (`grants.rs`, `data.rs`), recalls (`recall.rs`).
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use weft_protocol::hash::{BlockHasher, FixedMap};
 use weft_protocol::limits::LEASES_PER_SESSION_MAX;
@@ -201,6 +201,17 @@ impl Leases {
     /// Returns the keys that the session may hold, some of them perhaps several times.
     pub fn log(&self, session: SessionId) -> &[LeaseKey] {
         self.grantees.get(&session).map_or(&[], |grantee| &grantee.log)
+    }
+
+    /// Files that count as open by the session, and that it may not cache.
+    pub fn merely_open(&self, session: SessionId) -> BTreeSet<InodeNumber> {
+        let open = |key: &LeaseKey| match key {
+            LeaseKey::Data(inode) => {
+                self.holder(key, session).filter(|holder| holder.mode == LeaseMode::Open).map(|_| *inode)
+            }
+            _ => None,
+        };
+        self.log(session).iter().filter_map(open).collect()
     }
 
     /// Keys that the session may hold, to be dropped one by one: its log is taken.
