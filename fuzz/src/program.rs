@@ -18,10 +18,10 @@ use weft_protocol::message::shard::{
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
-    AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InodeNumber, LeaseKey, LeaseMode, LockKind,
-    LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId,
-    RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, XattrExpectation,
-    XattrName, XattrValue, codec, frame, routing,
+    AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InheritedChange, InodeNumber, LeaseKey,
+    LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
+    NodeRecord, ObjectId, RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp,
+    XattrExpectation, XattrName, XattrValue, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -400,7 +400,11 @@ impl<'a> World<'a> {
             24 => ShardRequest::RemoveXattr { inode, name: self.xattr_name() },
             25 if self.reader.flag() => {
                 let plan = StripePlan::new(u16::from(self.reader.byte() & 3), STRIPE_BYTES_MIN);
-                ShardRequest::Stripe { inode: parent, plan }
+                let change = match self.reader.flag() {
+                    true => InheritedChange::Stripes(plan),
+                    false => InheritedChange::Spreads(plan.is_some()),
+                };
+                ShardRequest::SetInherited { inode: parent, change }
             }
             25 => ShardRequest::GetXattrs { inode },
             26..=29 => self.lock_request(inode),

@@ -17,9 +17,10 @@ const THINK_MS: u64 = 1500;
 /// Longest stripe. Files are small here.
 const STRIPE_BYTES: u64 = 48;
 
-/// Moves that were made, and those that others had hindered.
+/// Moves that were made, and those that others had hindered; files that got another plan, or had it.
 #[derive(Clone, Default)]
 pub struct Counts {
+    pub planned: Rc<Cell<u64>>,
     pub moved: Rc<Cell<u64>>,
     pub hindered: Rc<Cell<u64>>,
 }
@@ -49,6 +50,13 @@ impl Program {
             let index = usize::try_from(self.random.below(self.names.len() as u64)).expect("few");
             let Ok(entry) = self.machine.lookup(&who, InodeNumber::ROOT, &self.names[index]).await else { continue };
             let (inode, destination) = (entry.attributes.inode, self.destination());
+            if self.random.one_in(4) {
+                let plan = destination.layout.as_ref().and_then(Layout::plan);
+                let set = self.machine.stripe_file(&who, inode, plan).await;
+                self.process.note(|| format!("{inode} is to have {plan:?}: {set:?}"));
+                self.counts.planned.set(self.counts.planned.get() + u64::from(set.is_ok()));
+                continue;
+            }
             let moved = self.machine.relocate(&who, inode, &destination, &mut |_| {}).await;
             self.process.note(|| format!("moves {inode} to {destination:?}: {moved:?}"));
             let count = if moved.is_ok_and(|bytes| bytes > 0) { &self.counts.moved } else { &self.counts.hindered };

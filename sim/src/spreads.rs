@@ -9,7 +9,7 @@ use crate::shell::SimShell;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::Files;
+use weft_client_core::{Files, Placement};
 use weft_protocol::{AttributeChanges, Credentials, FileKind, InodeNumber, Name};
 
 /// Longest wait between two calls of a program, milliseconds.
@@ -40,7 +40,12 @@ impl Program {
                 self.process.note(|| format!("chmod of {directory}: {changed:?}"));
                 continue;
             }
-            let spread = self.machine.spread(&who, directory).await;
+            // Those that are made in it are spread, too, or only itself; or those no more.
+            let spread = match self.random.below(4) {
+                0 => self.machine.set_placement(&who, directory, Placement::Hash).await,
+                1 => self.machine.set_placement(&who, directory, Placement::Home).await,
+                _ => self.machine.spread(&who, directory).await.map(drop),
+            };
             self.process.note(|| format!("spreads {directory}: {spread:?}"));
             self.spread.set(self.spread.get() + u64::from(spread.is_ok()));
         }

@@ -351,8 +351,8 @@ pub struct World {
     /// There when programs make system calls.
     mounts: Option<mounts::MountRun>,
     ending: bool,
-    /// Sessions of which a call came twice by one connection, which none of ours does: of two answers to an open, clients
-    /// take the first, and give back no more than that.
+    /// Sessions of which a call came twice by one connection, which none of ours does: of two answers to an open,
+    /// clients take the first, and give back no more than that.
     doubled: BTreeSet<SessionId>,
     /// Nobody has called a shard, and no program has done anything, since.
     idle_since_ms: Option<u64>,
@@ -468,6 +468,7 @@ impl World {
             self.tally.xattrs = self.xattrs.borrow().compared;
             self.tally.relocated = self.relocations.moved.get();
             self.tally.hindered = self.relocations.hindered.get();
+            self.tally.planned = self.relocations.planned.get();
             self.tally.spread = self.spread.get();
         }
         self.check_end();

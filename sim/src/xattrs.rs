@@ -124,7 +124,7 @@ impl Xattrs {
             }
             (ShardRequest::GetAttributes { inode }, Ok(ShardAnswer::Entry { attributes, .. })) => {
                 let known = NAMES.iter().any(|text| self.current(*inode, &name_of(text)).is_some());
-                expect(attributes.has_xattrs == known, || format!("{attributes:?}, and attributes of it: {known}"))
+                expect(attributes.has_xattrs() == known, || format!("{attributes:?}, and attributes of it: {known}"))
             }
             _ => Ok(()),
         }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use weft_layout::Stripes;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InodeNumber, Name, ObjectId, Result,
-    SessionId, StripePlan, routing,
+    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, Name,
+    ObjectId, Result, SessionId, routing,
 };
 
 /// How attributes came to be told.
@@ -303,9 +303,9 @@ impl<S: Shell> Files<S> {
         self.inode_entry(who, &attributes, Told::HERE).await
     }
 
-    /// Sets how files made in a directory from now on are striped; `None`: not at all. One message.
-    pub async fn stripe(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<Entry> {
-        let attributes = self.change_inode(who, inode, &ShardRequest::Stripe { inode, plan }).await?;
+    /// Changes what is handed down to what is made in a directory from now on. One message.
+    pub async fn set_inherited(&self, who: &Credentials, inode: InodeNumber, change: InheritedChange) -> Result<Entry> {
+        let attributes = self.change_inode(who, inode, &ShardRequest::SetInherited { inode, change }).await?;
         self.inode_entry(who, &attributes, Told::HERE).await
     }
 

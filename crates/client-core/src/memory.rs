@@ -34,7 +34,7 @@ mod tests {
     use crate::cache::Cache;
     use crate::kernel_view::KernelView;
     use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage};
-    use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeNumber, Layout, ShardId, Timestamp};
+    use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeFlags, InodeNumber, Layout, ShardId, Timestamp};
 
     fn attributes(inode: InodeNumber) -> Attributes {
         let time = Timestamp(1);
@@ -50,7 +50,7 @@ mod tests {
             mtime: time,
             ctime: time,
             layout: Layout::Empty,
-            has_xattrs: false,
+            flags: InodeFlags::empty(),
             parts: None,
         }
     }

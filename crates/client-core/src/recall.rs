@@ -57,7 +57,11 @@ impl<S: Shell> Files<S> {
                 is_open = true;
                 calls.session.opens.stays_open(inode, stamp);
             } else {
-                self.drop_if_done(&open).await;
+                let granted = open.stamp().await;
+                if self.drop_if_done(&open).await && granted > stamp {
+                    // The shard takes it for opened again since it recalled the lease.
+                    calls.give_back(inode, granted, false);
+                }
                 // Opens that ended while the file was dirty have left its lease to this recall.
                 is_open = may_open && calls.session.opens.is_doubtful(inode, stamp);
                 let mut table = lock(&self.open);

@@ -24,6 +24,10 @@ const COPY_BYTES: usize = 4 << 20;
 /// Bytes of zeros, where a copy is looked through for them, that are not written.
 const HOLE_BYTES: usize = 64 << 10;
 
+/// How often, and after what time, it is looked again whether a file was closed.
+const CLOSE_ATTEMPTS: u32 = 10;
+const CLOSE_WAIT_US: u64 = 10_000;
+
 /// Where a file's bytes are to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
@@ -53,7 +57,7 @@ impl<S: Shell> Files<S> {
     /// each piece with its length.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`]: the file is in use; nothing has changed.
+    /// [`Error::WouldBlock`]: the file is in use; nothing has changed. [`Error::NotEmpty`]: others have written first.
     pub async fn relocate(
         &self,
         who: &Credentials,
@@ -64,7 +68,12 @@ impl<S: Shell> Files<S> {
         let handle = self.open(who, inode, OpenOptions::of(Access::ReadWrite)).await?;
         let io = &self.objects;
         let moved = async {
-            let Some(source) = handle.open.begin_copy(io).await? else { return Ok(0) };
+            let Some(source) = handle.open.begin_copy(io).await? else {
+                if let Some(layout) = &destination.layout {
+                    handle.open.set_plan(io, who, layout.plan()).await?;
+                }
+                return Ok(0);
+            };
             if io.is_held(inode, &source.objects).await? {
                 return Err(Error::WouldBlock);
             }
@@ -89,6 +98,49 @@ impl<S: Shell> Files<S> {
         // Others are alone with the file again.
         self.calls().shell.release_soon();
         moved
+    }
+
+    /// Says how an empty file is to be striped. An object that it has already, for a kernel, goes.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`]: it has bytes; [`Error::InUse`]: another client has it open, or a kernel that reads and
+    /// writes the object itself.
+    pub async fn stripe_file(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<()> {
+        let mut attempts = 0;
+        loop {
+            match self.try_stripe_file(who, inode, plan).await {
+                // A file that was closed just now is let go of a moment later.
+                Err(Error::WouldBlock) if attempts < CLOSE_ATTEMPTS => attempts += 1,
+                Err(Error::WouldBlock) => return Err(Error::InUse),
+                set => return set,
+            }
+            self.calls().shell.sleep_us(CLOSE_WAIT_US).await;
+        }
+    }
+
+    async fn try_stripe_file(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<()> {
+        let handle = self.open(who, inode, OpenOptions::of(Access::ReadWrite)).await?;
+        let io = &self.objects;
+        let set = async {
+            match handle.open.set_plan(io, who, plan).await {
+                Err(Error::NotEmpty) => {}
+                set => return set,
+            }
+            if self.attributes(who, inode).await?.attributes.size > 0 {
+                return Err(Error::NotEmpty);
+            }
+            let Some(source) = handle.open.begin_copy(io).await?.filter(|source| source.size == 0) else {
+                return Err(Error::WouldBlock);
+            };
+            if io.is_held(inode, &source.objects).await? {
+                return Err(Error::WouldBlock);
+            }
+            let nothing = Copied { plan, objects: Vec::new(), mtime: Timestamp::default() };
+            handle.open.end_copy(io, who, &source, nothing).await
+        };
+        let set = set.await;
+        self.close_handle(&handle).await;
+        set
     }
 
     /// `None`: nothing is to be moved.

@@ -13,12 +13,14 @@ use crate::recall_connections::RecallConnections;
 use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
-use weft_client_core::{Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Tuning};
+use weft_client_core::{
+    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Placement, Tuning,
+};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, ClusterMap, Cookie, Credentials, Error, InodeNumber, Name, NodeId, NodeIdentity, Result,
-    SessionId, ShardId, StripePlan, XattrExpectation, XattrName, XattrValue,
+    AttributeChanges, ClusterMap, Cookie, Credentials, Error, InheritedChange, InodeNumber, Name, NodeId, NodeIdentity,
+    Result, SessionId, ShardId, StripePlan, XattrExpectation, XattrName, XattrValue,
 };
 
 /// A client of one file system.
@@ -171,13 +173,28 @@ impl Client {
     /// Sets how files made in a directory from now on are striped, and those in directories made in it; `None`: not at
     /// all. The directory's owner may.
     pub fn stripe(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<Entry> {
-        block_on(self.files().stripe(who, inode, plan))
+        block_on(self.files().set_inherited(who, inode, InheritedChange::Stripes(plan)))
+    }
+
+    /// Sets how an empty file is striped.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`]: it has bytes; [`Error::InUse`]: another client has it open, or a kernel that reads and
+    /// writes the object itself.
+    pub fn stripe_file(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<()> {
+        block_on(self.files().stripe_file(who, inode, plan))
     }
 
     /// Spreads the names of a directory over all shards, for many clients that make files in it. It keeps its names,
     /// and may be in use. The directory's owner may.
     pub fn spread(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
         block_on(self.files().spread(who, inode))
+    }
+
+    /// Sets where the names of a directory are, and of those that are made in it from now on. What is spread stays so.
+    /// The directory's owner may.
+    pub fn set_placement(&self, who: &Credentials, inode: InodeNumber, placement: Placement) -> Result<()> {
+        block_on(self.files().set_placement(who, inode, placement))
     }
 
     /// Moves a file's bytes to other nodes, or to another layout, if nobody has it open. Returns how many were copied.

@@ -43,7 +43,9 @@ pub use key_file::KeyFile;
 pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
 pub use space::FileSystemSpace;
-pub use weft_client_core::{Destination, DirectoryListing, Entry, Location, LockRequest};
+pub use weft_client_core::{
+    Destination, DirectoryListing, Entry, Location, LockRequest, Placement, STRIPE_BYTES_UNIT, stripe_plan,
+};
 pub use weft_protocol as protocol;
 pub use weft_transport::before_wait;
 pub use weft_transport::{RdmaSettings, Registration, Rpc};

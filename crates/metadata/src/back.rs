@@ -321,7 +321,7 @@ impl<K: KeyValue> Back<K> {
                 self.set_xattr(time, caller, *inode, (name, value), *expects)
             }
             ShardRequest::RemoveXattr { inode, name } => self.remove_xattr(time, caller, *inode, name),
-            ShardRequest::Stripe { inode, plan } => self.stripe(time, caller, *inode, *plan),
+            ShardRequest::SetInherited { inode, change } => self.set_inherited(time, caller, *inode, *change),
             ShardRequest::Relocate { inode, plan, objects, object_mtime, .. } => {
                 self.relocate(*inode, (*plan, objects), *object_mtime, context.is_alone, aftermath)
             }

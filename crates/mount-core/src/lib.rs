@@ -51,5 +51,6 @@ pub use operations::{Answer, Found, Make, Mount, Settings};
 pub use shell::{
     DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused, WaiterOf,
 };
+pub use weft_client_core::XattrKey;
 pub use writer::WrittenBy;
 pub use xattrs::XattrReply;

@@ -4,7 +4,8 @@
 
 use crate::operations::Mount;
 use crate::shell::MountShell;
-use weft_protocol::{Credentials, Error, InodeNumber, Result, XattrExpectation, XattrName, XattrValue};
+use weft_client_core::XattrKey;
+use weft_protocol::{Credentials, Error, InodeNumber, Result, XattrExpectation, XattrValue};
 
 /// What a program asks for: the length alone (it gave no room), or the bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,11 +31,14 @@ impl<M: MountShell> Mount<M> {
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        name: &XattrName,
+        name: &XattrKey,
         room: u32,
     ) -> Result<XattrReply> {
-        let value = self.client.get_xattr(who, inode, name).await?;
-        XattrReply::of(value.as_bytes().to_vec(), room)
+        let value = match name {
+            XattrKey::Kept(name) => self.client.get_xattr(who, inode, name).await?.as_bytes().to_vec(),
+            XattrKey::Setting(setting) => self.client.setting(who, inode, *setting).await?.into_bytes(),
+        };
+        XattrReply::of(value, room)
     }
 
     /// Names, each with a zero after it.
@@ -52,14 +56,23 @@ impl<M: MountShell> Mount<M> {
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        (name, value): (&XattrName, &XattrValue),
+        (name, value): (&XattrKey, &XattrValue),
         expects: XattrExpectation,
     ) -> Result<()> {
-        self.client.set_xattr(who, inode, name, value, expects).await
+        match name {
+            XattrKey::Kept(name) => self.client.set_xattr(who, inode, name, value, expects).await,
+            XattrKey::Setting(setting) => {
+                self.client.change_setting(who, inode, (*setting, value.as_bytes()), expects).await
+            }
+        }
     }
 
-    pub async fn remove_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrName) -> Result<()> {
-        self.client.remove_xattr(who, inode, name).await
+    /// A setting is there always: it cannot be removed.
+    pub async fn remove_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrKey) -> Result<()> {
+        match name {
+            XattrKey::Kept(name) => self.client.remove_xattr(who, inode, name).await,
+            XattrKey::Setting(_) => Err(Error::NotPermitted),
+        }
     }
 }
 

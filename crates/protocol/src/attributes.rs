@@ -1,7 +1,7 @@
 //! What `stat` tells of an inode, and what may be changed of it.
 
 use crate::ids::InodeNumber;
-use crate::layout::Layout;
+use crate::layout::{Inherited, Layout};
 use crate::parts::Parts;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -35,10 +35,45 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Where the contents of a regular file are.
     pub layout: Layout,
-    /// Whether the inode has extended attributes: of most it is known with their attributes that they have none.
-    pub has_xattrs: bool,
+    pub flags: InodeFlags,
     /// Of a `hash` directory, and of each of its parts. Links, size and times are those of this part.
     pub parts: Option<Parts>,
+}
+
+bitflags::bitflags! {
+    /// What is known of an inode with its attributes.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct InodeFlags: u8 {
+        /// It has extended attributes: of most it is so known that they have none.
+        const XATTRS = 1;
+        /// Of a directory: it hands down [`Inherited::spreads`].
+        const SPREADS = 2;
+    }
+}
+
+impl Serialize for InodeFlags {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.bits())
+    }
+}
+
+impl<'de> Deserialize<'de> for InodeFlags {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bits = u8::deserialize(deserializer)?;
+        InodeFlags::from_bits(bits).ok_or_else(|| serde::de::Error::custom("unknown flags of an inode"))
+    }
+}
+
+impl Attributes {
+    /// Whether it has extended attributes.
+    pub fn has_xattrs(&self) -> bool {
+        self.flags.contains(InodeFlags::XATTRS)
+    }
+
+    /// What a directory hands down.
+    pub fn inherited(&self) -> Inherited {
+        Inherited { stripes: self.layout.plan(), spreads: self.flags.contains(InodeFlags::SPREADS) }
+    }
 }
 
 /// A time to be set.

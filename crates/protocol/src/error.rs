@@ -101,6 +101,9 @@ pub enum Error {
     /// The directory has parts ([`crate::Parts`]), and another one serves this name. Nothing was done.
     #[error("another part of the directory serves this name")]
     Split,
+    /// Somebody else has the file open, or a kernel that reads and writes its object itself.
+    #[error("the file is in use")]
+    InUse,
 }
 
 /// `errno` values of Linux that [`Error::to_errno`] yields.
@@ -114,6 +117,7 @@ pub mod errno {
     pub const EBADF: i32 = 9;
     pub const EAGAIN: i32 = 11;
     pub const EACCES: i32 = 13;
+    pub const EBUSY: i32 = 16;
     pub const EEXIST: i32 = 17;
     pub const EXDEV: i32 = 18;
     pub const ENOTDIR: i32 = 20;
@@ -159,6 +163,7 @@ impl Error {
             Error::BadHandle => errno::EBADF,
             Error::NotSupported => errno::EOPNOTSUPP,
             Error::Busy | Error::PagesCached | Error::WouldBlock => errno::EAGAIN,
+            Error::InUse => errno::EBUSY,
             Error::Deadlock => errno::EDEADLK,
             Error::NoLocks => errno::ENOLCK,
             Error::Interrupted => errno::EINTR,

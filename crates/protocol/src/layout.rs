@@ -49,6 +49,22 @@ impl StripePlan {
     }
 }
 
+/// What files and directories begin with that are made in a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Inherited {
+    /// How files are striped; `None`: not at all.
+    pub stripes: Option<StripePlan>,
+    /// Directories get parts as soon as they have a few names.
+    pub spreads: bool,
+}
+
+/// A change of what a directory hands down; what it does not name stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum InheritedChange {
+    Stripes(Option<StripePlan>),
+    Spreads(bool),
+}
+
 impl TryFrom<(u16, u32)> for StripePlan {
     type Error = &'static str;
 

@@ -30,7 +30,7 @@ pub mod time;
 pub mod window;
 pub mod xattr;
 
-pub use attributes::{AttributeChanges, Attributes, FileKind, TimeChange};
+pub use attributes::{AttributeChanges, Attributes, FileKind, InodeFlags, TimeChange};
 pub use capability::{Capability, NodeKey, Rights, UserKey};
 pub use cookie::Cookie;
 pub use credentials::Credentials;
@@ -39,7 +39,7 @@ pub use ids::{
     ConnectionId, Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId,
     SlotIndex,
 };
-pub use layout::{Layout, StripePlan, Striped};
+pub use layout::{Inherited, InheritedChange, Layout, StripePlan, Striped};
 pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
 pub use map::{ClusterMap, NodeAddress, NodeChange, NodeRecord, ShardRecord};
@@ -91,4 +91,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// |    | `Ship`, `Take`, `Change`; nodes that drain |
 /// | 34 | `Relocate`, `IsHeld`; a `Batch` tells whether the node has little space |
 /// | 35 | directories with parts: `Attributes` have `parts`, `Split`; `Spread`, `FillPart`, `Become` |
-pub const PROTOCOL_VERSION: u8 = 35;
+/// | 36 | `SetInherited` instead of `Stripe`; `Attributes` have flags; `Relocate` without objects |
+pub const PROTOCOL_VERSION: u8 = 36;

@@ -62,7 +62,7 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::SetXattr { inode, .. }
         | ShardRequest::RemoveXattr { inode, .. }
         | ShardRequest::GetXattrs { inode }
-        | ShardRequest::Stripe { inode, .. }
+        | ShardRequest::SetInherited { inode, .. }
         | ShardRequest::Relocate { inode, .. }
         | ShardRequest::Spread { inode }
         | ShardRequest::ReadDirectory { inode, .. }

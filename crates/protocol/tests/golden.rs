@@ -120,7 +120,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::SetXattr { .. } => "SetXattr",
     ShardRequest::RemoveXattr { .. } => "RemoveXattr",
     ShardRequest::GetXattrs { .. } => "GetXattrs",
-    ShardRequest::Stripe { .. } => "Stripe",
+    ShardRequest::SetInherited { .. } => "SetInherited",
     ShardRequest::Relocate { .. } => "Relocate",
     ShardRequest::Spread { .. } => "Spread",
 });

@@ -24,6 +24,7 @@ use queue::Queue;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use weft_protocol::StripePlan;
 
 /// Failures after which a copy gives up: more of the same would follow.
 const FAILURES_MAX: usize = 20;
@@ -44,13 +45,15 @@ pub struct Choices {
     pub verbose: bool,
     /// Say nothing but errors.
     pub quiet: bool,
+    /// How copies in a file system are striped; `None`: as their directories say.
+    pub stripes: Option<StripePlan>,
 }
 
 impl Default for Choices {
     fn default() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let jobs = processors.clamp(JOBS_RANGE.0, JOBS_RANGE.1);
-        Self { recursive: false, resume: false, jobs, verbose: false, quiet: true }
+        Self { recursive: false, resume: false, jobs, verbose: false, quiet: true, stripes: None }
     }
 }
 

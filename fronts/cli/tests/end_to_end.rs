@@ -52,6 +52,8 @@ mod regions;
 mod relocations;
 #[path = "end_to_end/removal.rs"]
 mod removal;
+#[path = "end_to_end/settings.rs"]
+mod settings;
 #[path = "end_to_end/shards.rs"]
 mod shards;
 #[path = "end_to_end/spread.rs"]

@@ -255,7 +255,7 @@ pub fn rename_mode(flags: RenameFlags) -> Result<RenameMode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_protocol::Layout;
+    use weft_protocol::{InodeFlags, Layout};
 
     fn some_attributes() -> Attributes {
         Attributes {
@@ -270,7 +270,7 @@ mod tests {
             mtime: Timestamp::from_parts(1_700_000_000, 123_456_789),
             ctime: Timestamp(0),
             layout: Layout::Empty,
-            has_xattrs: false,
+            flags: InodeFlags::empty(),
             parts: None,
         }
     }

@@ -11,17 +11,17 @@ use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use weft_client::block_on;
-use weft_mount_core::XattrReply;
-use weft_protocol::{Error, Result, XattrName, XattrValue};
+use weft_mount_core::{XattrKey, XattrReply};
+use weft_protocol::{Error, Result, XattrValue};
 
 impl MountedFilesystem {
     /// The name of an extended attribute; the errno where there can be none: of another namespace, or of a mount that
     /// has none at all ("not implemented", after which the kernel asks no more).
-    fn xattr_name(&self, name: &OsStr) -> std::result::Result<XattrName, Errno> {
+    fn xattr_name(&self, name: &OsStr) -> std::result::Result<XattrKey, Errno> {
         if !self.agreement.has_xattrs() {
             return Err(Errno::ENOSYS);
         }
-        XattrName::new(name.as_bytes()).map_err(|error| convert::errno(&error))
+        XattrKey::new(name.as_bytes()).map_err(|error| convert::errno(&error))
     }
 
     pub(crate) fn set_xattr(

@@ -21,7 +21,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Recall};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Credentials, InodeNumber, MapEpoch, NodeId, SessionId, ShardId, StripePlan};
+use weft_protocol::{Credentials, InheritedChange, InodeNumber, MapEpoch, NodeId, SessionId, ShardId, StripePlan};
 
 /// A message that was lost broke its connection, which its sender learns after this time.
 const BREAK_MS: u64 = 400;
@@ -98,7 +98,8 @@ impl World {
         let Client { process, machine, .. } = &self.clients[0];
         let (machine, noting) = (Arc::clone(machine), Rc::clone(process));
         process.spawn(async move {
-            let set = machine.stripe(&Credentials::default(), InodeNumber::ROOT, plan).await;
+            let set =
+                machine.set_inherited(&Credentials::default(), InodeNumber::ROOT, InheritedChange::Stripes(plan)).await;
             noting.note(|| format!("stripes {plan:?}: {set:?}"));
         });
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Directories are small here, and so is one that gets parts by itself.
-const GROWTH: Growth = Growth { entries: 5, entries_shared: 3, users: 3, step: 1 };
+const GROWTH: Growth = Growth { entries: 5, entries_shared: 3, users: 3, step: 1, entries_inherited: 1 };
 
 impl World {
     pub(super) fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {

@@ -95,6 +95,8 @@ pub struct Tally {
     /// Files whose bytes moved, and moves that were hindered or had nothing to do.
     pub relocated: u64,
     pub hindered: u64,
+    /// Empty files that were told how they are to be striped.
+    pub planned: u64,
     /// Directories that were spread, or were before.
     pub spread: u64,
 }

@@ -1,9 +1,9 @@
 //! What is believed, and what not any more.
 
 use super::*;
-use weft_protocol::Layout;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
 use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage};
+use weft_protocol::{InodeFlags, Layout};
 
 const DIRECTORY: InodeNumber = InodeNumber::ROOT;
 
@@ -21,7 +21,7 @@ fn attributes(size: u64, time: i64) -> Attributes {
         mtime: time,
         ctime: time,
         layout: Layout::Empty,
-        has_xattrs: false,
+        flags: InodeFlags::empty(),
         parts: None,
     }
 }
@@ -371,7 +371,7 @@ fn extended_attributes_are_known_as_long_as_the_attributes_are() {
     assert_eq!(xattrs(&cache), None);
     cache.learn_attributes(&attributes(0, 10), Grants::ATTRIBUTES, 3);
     assert_eq!(xattrs(&cache), Some(None), "that there are none is told with the attributes");
-    let with_some = |time| Attributes { has_xattrs: true, ..attributes(0, time) };
+    let with_some = |time| Attributes { flags: InodeFlags::XATTRS, ..attributes(0, time) };
     cache.learn_xattrs(known_xattrs("one"), &with_some(20), Grants::ATTRIBUTES, 4);
     assert_eq!(xattrs(&cache), Some(Some(known_xattrs("one"))));
     cache.learn_attributes(&with_some(20), Grants::ATTRIBUTES, 5);
@@ -391,7 +391,7 @@ fn extended_attributes_are_known_as_long_as_the_attributes_are() {
 #[test]
 fn extended_attributes_are_asked_for_while_this_client_changes_them() {
     let mut cache = heard();
-    let with_some = Attributes { has_xattrs: true, ..attributes(0, 20) };
+    let with_some = Attributes { flags: InodeFlags::XATTRS, ..attributes(0, 20) };
     cache.learn_xattrs(known_xattrs("one"), &with_some, Grants::ATTRIBUTES, 4);
     cache.xattr_change_begins(DIRECTORY);
     cache.xattr_change_begins(DIRECTORY);
@@ -408,7 +408,11 @@ fn extended_attributes_are_asked_for_while_this_client_changes_them() {
 #[test]
 fn extended_attributes_of_many_inodes_take_bounded_memory() {
     let mut cache = heard();
-    let of = |number: u64| Attributes { inode: InodeNumber::from_raw(number), has_xattrs: true, ..attributes(0, 20) };
+    let of = |number: u64| Attributes {
+        inode: InodeNumber::from_raw(number),
+        flags: InodeFlags::XATTRS,
+        ..attributes(0, 20)
+    };
     for number in 1..3000 {
         cache.learn_xattrs(known_xattrs("one"), &of(number), Grants::ATTRIBUTES, number);
     }

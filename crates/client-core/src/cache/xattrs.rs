@@ -21,7 +21,7 @@ impl Cache {
             return None;
         }
         let attributes = self.attributes(inode, now_ms)?;
-        if !attributes.has_xattrs {
+        if !attributes.has_xattrs() {
             return Some((attributes, None));
         }
         let known = self.attributes.get(&inode)?.xattrs.clone()?;

@@ -154,8 +154,8 @@ impl<S: Shell> Calls<S> {
         Ok(())
     }
 
-    /// Learns what has become of calls that were given up, where shards answer again: an open among them counts until it
-    /// is given back.
+    /// Learns what has become of calls that were given up, where shards answer again: an open among them counts until
+    /// it is given back.
     pub(crate) async fn settle_given_up(&self) {
         let is_due = |link: &&Arc<Link<S>>| link.has_unanswered(|shard| self.hears(shard));
         let links: Vec<_> = lock(&self.links).values().filter(is_due).cloned().collect();

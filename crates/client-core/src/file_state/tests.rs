@@ -3,7 +3,7 @@
 use super::*;
 use crate::file_objects::Held;
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::{FileKind, Generation, Layout, MapEpoch, NodeId, NodeKey, ObjectId};
+use weft_protocol::{FileKind, Generation, InodeFlags, Layout, MapEpoch, NodeId, NodeKey, ObjectId};
 
 const SESSION: SessionId = SessionId(1);
 const NEXT_SESSION: SessionId = SessionId(2);
@@ -27,7 +27,7 @@ fn attributes(size: u64, object: Option<ObjectId>) -> Attributes {
         mtime: time,
         ctime: time,
         layout: object.map_or(Layout::Empty, |object| Layout::Whole { object, generation: Generation(1) }),
-        has_xattrs: false,
+        flags: InodeFlags::empty(),
         parts: None,
     }
 }

@@ -68,6 +68,41 @@ impl<S: Shell> OpenInode<S> {
         }))
     }
 
+    /// Gives a file that has no object this plan. [`Error::NotEmpty`]: it has some. [`Error::WouldBlock`]: somebody
+    /// else uses it.
+    pub(crate) async fn set_plan(&self, io: &Objects<S>, who: &Credentials, plan: Option<StripePlan>) -> Result<()> {
+        let mut state = self.drain(self.lock(io).await?).await;
+        state.hold(io).await?;
+        state.flush(io).await?;
+        state.regain(io).await?;
+        if state.known.held().is_some() {
+            return Err(Error::NotEmpty);
+        }
+        if state.known.attributes().layout.plan() == plan {
+            return Ok(());
+        }
+        // The first write of somebody here would make objects by the plan of before, and waits for the lock.
+        if !state.is_certain() || !state.known.is_exclusive() || !state.known.writes() {
+            return Err(Error::WouldBlock);
+        }
+        let (session, granted) = (state.known.session(), state.known.grant_stamp());
+        let request = Copied { plan, objects: Vec::new(), mtime: Timestamp::default() }.request(self.inode, granted);
+        match io.calls.report(session, SlotFor::Caller, who, self.inode, request).await {
+            Ok((attributes, stamp)) => {
+                io.calls.session.opens.reported(self.inode, stamp);
+                state.known.changed(&attributes, stamp, io.calls.session.next_report());
+                Ok(())
+            }
+            Err(error) => {
+                if error != Error::WouldBlock {
+                    // It may have been done.
+                    state.known.right_is_void();
+                }
+                Err(error)
+            }
+        }
+    }
+
     /// Gives the file the objects to which `source` was copied. [`Error::WouldBlock`]: it was used meanwhile.
     pub(crate) async fn end_copy(
         &self,
@@ -115,7 +150,11 @@ impl<S: Shell> OpenInode<S> {
 impl<S: Shell> State<S> {
     /// Whether nobody but those who use this state uses the file, and the shard and the objects know all of it.
     fn is_alone(&self) -> bool {
-        let is_certain = !self.is_unsettled && !self.size_in_doubt && self.is_done();
-        self.known.is_exclusive() && self.known.writes() && self.kernel.is_none() && is_certain
+        self.known.is_exclusive() && self.known.writes() && self.kernel.is_none() && self.is_certain()
+    }
+
+    /// Whether the shard and the objects know all of the file.
+    fn is_certain(&self) -> bool {
+        !self.is_unsettled && !self.size_in_doubt && self.is_done()
     }
 }

@@ -334,7 +334,7 @@ impl<K: KeyValue> Back<K> {
             dentry.is_some_and(|dentry| !self.is_here(dentry.inode) || has_parts(dentry.inode))
         };
         match request {
-            ShardRequest::SetAttributes { inode, .. } | ShardRequest::Stripe { inode, .. } => has_parts(*inode),
+            ShardRequest::SetAttributes { inode, .. } | ShardRequest::SetInherited { inode, .. } => has_parts(*inode),
             ShardRequest::Unlink { parent, name } => {
                 elsewhere(self.dentry(*parent, name)).is_some_and(|dentry| dentry.kind != FileKind::Directory)
             }

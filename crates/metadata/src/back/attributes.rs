@@ -12,8 +12,8 @@ use crate::kv::KeyValue;
 use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::message::shard::ShardAnswer;
 use weft_protocol::{
-    AttributeChanges, Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Result, StripePlan,
-    TimeChange, Timestamp,
+    AttributeChanges, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, Layout, ObjectId, Result,
+    StripePlan, TimeChange, Timestamp,
 };
 
 impl Inode {
@@ -64,18 +64,21 @@ impl Inode {
         Ok(())
     }
 
-    /// Has files made in the directory from now on be striped so, if the caller may say that.
-    pub(super) fn plan_stripes(
+    /// Changes what the directory hands down, if the caller may say that.
+    pub(super) fn set_inherited(
         &mut self,
         time: Timestamp,
         caller: &Credentials,
-        plan: Option<StripePlan>,
+        change: InheritedChange,
     ) -> Result<()> {
         if !is_owner(self, caller) {
             return Err(Error::NotPermitted);
         }
         self.check_has_name()?;
-        self.layout = Layout::planned(plan);
+        match change {
+            InheritedChange::Stripes(plan) => self.layout = Layout::planned(plan),
+            InheritedChange::Spreads(spreads) => self.spreads = spreads,
+        }
         self.ctime = time.after(self.ctime);
         Ok(())
     }
@@ -249,16 +252,16 @@ impl<K: KeyValue> Back<K> {
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
 
-    /// How files made in a directory from now on are striped.
-    pub(super) fn stripe(
+    /// Changes what a directory hands down.
+    pub(super) fn set_inherited(
         &mut self,
         time: Timestamp,
         caller: &Credentials,
         number: InodeNumber,
-        plan: Option<StripePlan>,
+        change: InheritedChange,
     ) -> Result<ShardAnswer> {
         let mut directory = self.directory(number)?;
-        directory.plan_stripes(time, caller, plan)?;
+        directory.set_inherited(time, caller, change)?;
         self.put_inode(number, &directory);
         Ok(ShardAnswer::Entry { attributes: directory.attributes(number), grants: Grants::empty() })
     }
@@ -273,15 +276,22 @@ impl<K: KeyValue> Back<K> {
         is_alone: bool,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
-        let layout = objects.split_first().and_then(|(first, others)| Layout::planned(plan).given(*first, others));
-        let layout = layout.ok_or(Error::Invalid)?;
+        let planned = Layout::planned(plan);
+        let layout = match objects.split_first() {
+            Some((first, others)) => planned.given(*first, others).ok_or(Error::Invalid)?,
+            None => planned,
+        };
         let inode = self.inode(number);
         let before = inode.as_ref().map_or(Layout::Empty, |inode| inode.layout.clone());
         let going = |from: &Layout, kept: &Layout| {
             let goes = |object: &&ObjectId| !kept.objects().contains(object);
             from.objects().iter().filter(goes).map(|object| (number, *object)).collect()
         };
-        let Some(mut inode) = inode.filter(|_| is_alone && before.object().is_some()) else {
+        let (has_object, is_copy) = (before.object().is_some(), layout.object().is_some());
+        if !is_copy && has_object && inode.as_ref().is_some_and(|inode| inode.size > 0) {
+            return Err(Error::NotEmpty);
+        }
+        let Some(mut inode) = inode.filter(|_| is_alone && (has_object || !is_copy)) else {
             aftermath.removed = going(&layout, &before);
             return Err(Error::WouldBlock);
         };

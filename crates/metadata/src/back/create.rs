@@ -53,6 +53,7 @@ impl Inode {
             object_mtime: NO_OBJECT_MTIME,
             parent: if is_directory { parent } else { InodeNumber::from_raw(0) },
             xattr_bytes: 0,
+            spreads: false,
             parts: None,
         }
     }
@@ -71,8 +72,10 @@ impl<K: KeyValue> Back<K> {
         let (parent, directory, name) = place;
         let owner = NewOwner::of(directory, caller, kind, mode);
         let mut inode = Inode::new(kind, &owner, directory.directory_of(parent), time);
-        if kind != FileKind::Symlink {
-            inode.layout = directory.layout.clone();
+        match kind {
+            FileKind::Directory => inode.inherit(directory.inherited()),
+            FileKind::Regular => inode.layout = directory.layout.clone(),
+            FileKind::Symlink => {}
         }
         let number = InodeNumber::new(self.shard, self.next_sequence);
         if !self.add_free_dentry(time, (parent, directory), name, Dentry { inode: number, kind }) {

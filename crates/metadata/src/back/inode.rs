@@ -8,8 +8,8 @@ use super::keys::Key;
 use crate::kv::KeyValue;
 use weft_protocol::limits::{DIRECTORY_PARTS_MAX, LINKS_MAX, STRIPE_WIDTH_MAX};
 use weft_protocol::{
-    Attributes, Error, FileKind, Generation, InodeNumber, Layout, ObjectId, Parts, Result, StripePlan, Striped,
-    Timestamp,
+    Attributes, Error, FileKind, Generation, Inherited, InodeFlags, InodeNumber, Layout, ObjectId, Parts, Result,
+    StripePlan, Striped, Timestamp,
 };
 
 /// Set-user-id.
@@ -27,6 +27,8 @@ pub const GROUP_EXECUTE: u16 = 0o010;
 
 const KIND_BITS: u8 = 0b11;
 const HAS_OBJECT: u8 = 0b100;
+/// Of a directory, which has no object.
+const SPREADS: u8 = HAS_OBJECT;
 const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
 const HAS_XATTRS: u8 = 0b10_0000;
@@ -62,6 +64,8 @@ pub struct Inode {
     pub parent: InodeNumber,
     /// Bytes of names and values of its extended attributes. 0: it has none.
     pub xattr_bytes: u32,
+    /// Of a directory: see [`Inherited`], whose other part is in the layout.
+    pub spreads: bool,
     /// Of a directory with parts, and of each of its parts.
     pub parts: Option<Parts>,
 }
@@ -81,8 +85,21 @@ impl Inode {
         Ok(())
     }
 
+    /// What a directory hands down to what is made in it.
+    pub fn inherited(&self) -> Inherited {
+        Inherited { stripes: self.layout.plan(), spreads: self.spreads }
+    }
+
+    /// A directory has this from now on.
+    pub fn inherit(&mut self, inherited: Inherited) {
+        (self.layout, self.spreads) = (Layout::planned(inherited.stripes), inherited.spreads);
+    }
+
     /// What `stat` tells.
     pub fn attributes(&self, inode: InodeNumber) -> Attributes {
+        let mut flags = InodeFlags::empty();
+        flags.set(InodeFlags::XATTRS, self.xattr_bytes != 0);
+        flags.set(InodeFlags::SPREADS, self.spreads);
         Attributes {
             inode,
             kind: self.kind,
@@ -95,7 +112,7 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
             layout: self.layout.clone(),
-            has_xattrs: self.xattr_bytes != 0,
+            flags,
             parts: self.parts.clone(),
         }
     }
@@ -153,6 +170,7 @@ impl Inode {
             Layout::Empty | Layout::Planned(_) => None,
         };
         first |= if generation.is_some() { HAS_OBJECT } else { 0 };
+        first |= if self.spreads { SPREADS } else { 0 };
         first |= if self.layout.plan().is_some() { IS_STRIPED } else { 0 };
         first |= if self.ctime == self.mtime { CTIME_IS_MTIME } else { 0 };
         first |= if self.atime == self.mtime { ATIME_IS_MTIME } else { 0 };
@@ -197,6 +215,7 @@ impl Inode {
         let mut reader = Reader(bytes);
         let first = reader.byte()?;
         let kind = kind_from(first & KIND_BITS)?;
+        let spreads = kind == FileKind::Directory && first & SPREADS != 0;
         let mode = u16::from_le_bytes(reader.array()?);
         let links = u32::try_from(reader.varint()?).ok()?;
         let uid = u32::try_from(reader.varint()?).ok()?;
@@ -206,7 +225,7 @@ impl Inode {
         let ctime = if first & CTIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
         let atime = if first & ATIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
         let plan = if first & IS_STRIPED == 0 { None } else { Some(reader.plan()?) };
-        let (layout, object_mtime) = if first & HAS_OBJECT == 0 {
+        let (layout, object_mtime) = if kind == FileKind::Directory || first & HAS_OBJECT == 0 {
             (Layout::planned(plan), NO_OBJECT_MTIME)
         } else {
             let layout = reader.layout(plan)?;
@@ -230,6 +249,7 @@ impl Inode {
             object_mtime,
             parent,
             xattr_bytes,
+            spreads,
             parts,
         })
     }
@@ -395,8 +415,10 @@ mod tests {
             kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
             same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
             object_mtime: i64, xattr_bytes: u32, width in 1..=STRIPE_WIDTH_MAX, parts in 0..=DIRECTORY_PARTS_MAX,
+            spreads: bool,
         ) {
             let kind = kind_from(kind).expect("three kinds");
+            let object = object.filter(|_| kind != FileKind::Directory);
             let mtime = Timestamp(times[0]);
             let plan = StripePlan::new(width, 3 * STRIPE_BYTES_MIN);
             let generation = Generation(generation);
@@ -420,8 +442,9 @@ mod tests {
                     _ => InodeNumber::from_raw(0),
                 },
                 xattr_bytes,
+                spreads: spreads && kind == FileKind::Directory,
                 parts: match kind {
-                    FileKind::Directory if object.is_none() => {
+                    FileKind::Directory => {
                         Parts::new(vec![InodeNumber::new(ShardId(7), parent); parts])
                     }
                     _ => None,
@@ -454,6 +477,7 @@ mod tests {
             object_mtime: NO_OBJECT_MTIME,
             parent: InodeNumber::from_raw(0),
             xattr_bytes: 0,
+            spreads: false,
             parts: None,
         };
         let mut record = Record { bytes: [0; RECORD_BYTES_MAX], length: 0 };

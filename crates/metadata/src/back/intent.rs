@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, ShardId, Timestamp};
+use weft_protocol::{Credentials, Error, FileKind, Grants, InodeNumber, Name, Result, ShardId, Timestamp};
 
 /// How far the making of a directory is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -152,9 +152,9 @@ impl<K: KeyValue> Back<K> {
         };
         let directory = self.free_place(caller, *parent, name)?;
         let NewOwner { uid, gid, mode } = NewOwner::of(&directory, caller, FileKind::Directory, *mode);
-        let plan = directory.layout.plan();
+        let inherited = directory.inherited();
         let shown = directory.directory_of(*parent);
-        let step = PeerStep::MakeDirectoryInode { parent: shown, mode, uid, gid, time, plan };
+        let step = PeerStep::MakeDirectoryInode { parent: shown, mode, uid, gid, time, inherited };
         let (parent, name, state) = (*parent, name.clone(), State::Asking);
         let make = Make { origin, uid: caller.uid, to, parent, name: name.clone(), step, state };
         let number = self.record(Own::Make(make));
@@ -253,13 +253,13 @@ impl<K: KeyValue> Back<K> {
                 Ok(PeerAnswer::Forgotten { shard: self.shard })
             }
             PeerStep::MakeDirectoryInode { .. } if self.locks.is_forgotten(intent) => Err(Error::Invalid),
-            PeerStep::MakeDirectoryInode { parent, mode, uid, gid, time: at, plan } => {
+            PeerStep::MakeDirectoryInode { parent, mode, uid, gid, time: at, inherited } => {
                 if let Some(made) = self.intents.made.get(&intent) {
                     return Ok(made.clone());
                 }
                 let owner = NewOwner { uid: *uid, gid: *gid, mode: *mode };
                 let mut inode = Inode::new(FileKind::Directory, &owner, *parent, *at);
-                inode.layout = Layout::planned(*plan);
+                inode.inherit(*inherited);
                 let number = self.next_inode();
                 self.inodes += 1;
                 self.put_inode(number, &inode);

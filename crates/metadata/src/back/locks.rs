@@ -15,7 +15,7 @@ use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::message::peer::{Fate, IntentId, Lock, LockedName, NameChange, PartAttributes, PeerAnswer};
-use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, Name, Result, SessionId, Timestamp};
+use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Name, Result, SessionId, Timestamp};
 
 /// Forgotten intents of other shards that are still recognized, so that a step that comes late does nothing.
 const FORGOTTEN_MAX: usize = 4096;
@@ -367,9 +367,9 @@ impl<K: KeyValue> Back<K> {
     fn become_alike(&mut self, number: InodeNumber, attributes: &PartAttributes) {
         // One without a name may be reaped while it is locked.
         let Some(mut directory) = self.inode(number) else { return };
-        let PartAttributes { mode, uid, gid, plan, atime, mtime, ctime } = *attributes;
+        let PartAttributes { mode, uid, gid, inherited, atime, mtime, ctime } = *attributes;
         (directory.mode, directory.uid, directory.gid, directory.atime) = (mode, uid, gid, atime);
-        directory.layout = Layout::planned(plan);
+        directory.inherit(inherited);
         directory.mtime = mtime.unwrap_or(directory.mtime);
         directory.ctime = ctime.max(directory.ctime);
         self.put_inode(number, &directory);
@@ -392,10 +392,11 @@ impl Inode {
     /// The inode as another shard tells of it.
     pub(super) fn told(attributes: &Attributes) -> Self {
         let Attributes { kind, mode, links, uid, gid, size, atime, mtime, ctime, .. } = *attributes;
-        let (layout, parts) = (attributes.layout.clone(), attributes.parts.clone());
+        let (layout, spreads, parts) =
+            (attributes.layout.clone(), attributes.inherited().spreads, attributes.parts.clone());
         let (object_mtime, parent) = (super::inode::NO_OBJECT_MTIME, InodeNumber::from_raw(0));
         // The number of bytes is not part of what a shard tells; only whether there are any matters here.
-        let xattr_bytes = u32::from(attributes.has_xattrs);
+        let xattr_bytes = u32::from(attributes.has_xattrs());
         Self {
             kind,
             mode,
@@ -410,6 +411,7 @@ impl Inode {
             object_mtime,
             xattr_bytes,
             parent,
+            spreads,
             parts,
         }
     }

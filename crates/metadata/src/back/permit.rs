@@ -138,7 +138,7 @@ pub(super) fn names_of(request: &ShardRequest) -> Vec<(InodeNumber, &Name)> {
         ShardRequest::Rename { parent, name, new_parent, new_name, .. } => {
             vec![(*parent, name), (*new_parent, new_name)]
         }
-        ShardRequest::SetAttributes { .. } | ShardRequest::Stripe { .. } => Vec::new(),
+        ShardRequest::SetAttributes { .. } | ShardRequest::SetInherited { .. } => Vec::new(),
         other => unreachable!("{other:?} needs no other shard"),
     }
 }
@@ -173,7 +173,7 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
     if let ShardRequest::Link { inode, .. } = request {
         locks.push(Lock::Inode { inode: *inode, fate: Fate::Stays });
     }
-    if let ShardRequest::SetAttributes { inode, .. } | ShardRequest::Stripe { inode, .. } = request {
+    if let ShardRequest::SetAttributes { inode, .. } | ShardRequest::SetInherited { inode, .. } = request {
         locks.push(Lock::Inode { inode: *inode, fate: Fate::Loses });
     }
     locks.extend(changed_as_a_whole(request, facts).map(|inode| Lock::Inode { inode, fate: Fate::Loses }));
@@ -187,7 +187,7 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
 fn changed_as_a_whole(request: &ShardRequest, facts: &Facts) -> impl Iterator<Item = InodeNumber> {
     let named = |parent: InodeNumber, name: &Name| facts.name(parent, name)?.entry.map(|(inode, _)| inode);
     let directory = match request {
-        ShardRequest::SetAttributes { inode, .. } | ShardRequest::Stripe { inode, .. } => Some(*inode),
+        ShardRequest::SetAttributes { inode, .. } | ShardRequest::SetInherited { inode, .. } => Some(*inode),
         ShardRequest::RemoveDirectory { parent, name } => named(*parent, name),
         ShardRequest::Rename { new_parent, new_name, mode: RenameMode::Replace, .. } => named(*new_parent, new_name),
         _ => None,
@@ -262,9 +262,9 @@ pub(super) fn decide(
             directory.change(time, caller, changes, false)?;
             Ok(all_become(*inode, &directory, changes.mtime.map(|_| directory.mtime), facts))
         }
-        ShardRequest::Stripe { inode, plan } => {
+        ShardRequest::SetInherited { inode, change } => {
             let mut directory = facts.whole_directory(*inode)?;
-            directory.plan_stripes(time, caller, *plan)?;
+            directory.set_inherited(time, caller, *change)?;
             Ok(all_become(*inode, &directory, None, facts))
         }
         ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
@@ -282,7 +282,7 @@ fn all_become(
     facts: &Facts,
 ) -> (Vec<NameChange>, ShardAnswer) {
     let Inode { mode, uid, gid, atime, ctime, .. } = *directory;
-    let attributes = PartAttributes { mode, uid, gid, plan: directory.layout.plan(), atime, mtime, ctime };
+    let attributes = PartAttributes { mode, uid, gid, inherited: directory.inherited(), atime, mtime, ctime };
     // Those of a directory that was removed, and is open, are gone.
     let others = facts.parts_beside(inode).into_iter().filter(|part| facts.inode(*part).is_some());
     let all = std::iter::once(inode).chain(others);

@@ -91,10 +91,11 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
-    /// Entries of a directory that has just got one, unless it has parts.
-    pub fn entries_of_whole(&self, directory: InodeNumber) -> Option<u64> {
+    /// Entries of a directory that has just got one, unless it has parts; and whether it has inherited that it gets
+    /// some.
+    pub fn entries_of_whole(&self, directory: InodeNumber) -> Option<(u64, bool)> {
         let (latest, record) = self.latest_directory.as_ref()?;
-        (*latest == directory && record.parts.is_none()).then_some(record.size)
+        (*latest == directory && record.parts.is_none()).then_some((record.size, record.spreads))
     }
 
     /// Records that the directory is to have parts at these shards.
@@ -248,7 +249,7 @@ impl<K: KeyValue> Back<K> {
             uid: directory.uid,
             gid: directory.gid,
             time: directory.mtime,
-            plan: directory.layout.plan(),
+            inherited: directory.inherited(),
         }))
     }
 

@@ -24,13 +24,19 @@ pub struct Growth {
     pub users: usize,
     /// It is looked at once in so many entries.
     pub step: u64,
+    /// Entries of one that has inherited that it gets parts: so many that directories of a few names, which a tree has
+    /// most of, are not spread.
+    pub entries_inherited: u64,
 }
 
 impl Growth {
     /// What nodes use.
-    pub const USUAL: Self = Self { entries: 65_536, entries_shared: 4096, users: 8, step: 1024 };
+    pub const USUAL: Self = Self { entries: 65_536, entries_shared: 4096, users: 8, step: 1024, entries_inherited: 32 };
 
-    fn is_due(&self, entries: u64, users: impl FnOnce() -> usize) -> bool {
+    fn is_due(&self, (entries, inherits): (u64, bool), users: impl FnOnce() -> usize) -> bool {
+        if inherits && entries.is_multiple_of(self.entries_inherited) {
+            return true;
+        }
         entries.is_multiple_of(self.step)
             && entries >= self.entries_shared
             && (entries >= self.entries || users() >= self.users)

@@ -165,7 +165,7 @@ impl<K: KeyValue> Shard<K> {
                     plan.first_object(*inode);
                 }
             }
-            ShardRequest::Stripe { inode, .. } => {
+            ShardRequest::SetInherited { inode, .. } => {
                 self.check_lock_as_a_whole(*inode)?;
                 plan.alone(LeaseKey::Attributes(*inode));
             }

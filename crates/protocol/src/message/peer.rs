@@ -10,7 +10,7 @@ use crate::attributes::{Attributes, FileKind};
 use crate::cookie::Cookie;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, SessionId, ShardId};
-use crate::layout::StripePlan;
+use crate::layout::Inherited;
 use crate::name::Name;
 use crate::parts::Parts;
 use crate::time::Timestamp;
@@ -36,15 +36,7 @@ pub struct PeerCall {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerStep {
     /// Make the inode of a directory whose dentry will stand at the asking shard. Answer: `Made`.
-    MakeDirectoryInode {
-        parent: InodeNumber,
-        mode: u16,
-        uid: u32,
-        gid: u32,
-        time: Timestamp,
-        /// How files made in it are striped.
-        plan: Option<StripePlan>,
-    },
+    MakeDirectoryInode { parent: InodeNumber, mode: u16, uid: u32, gid: u32, time: Timestamp, inherited: Inherited },
     /// The asking shard has finished: forget the intent. Answer: `Forgotten`.
     Forget,
     /// The asking shard has given up: take back an inode that was made, release all locks, and forget the intent.
@@ -131,8 +123,7 @@ pub struct PartAttributes {
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
-    /// How files made in it are striped.
-    pub plan: Option<StripePlan>,
+    pub inherited: Inherited,
     pub atime: Timestamp,
     /// `None`: it stays.
     pub mtime: Option<Timestamp>,

@@ -10,7 +10,7 @@ use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
-use crate::layout::StripePlan;
+use crate::layout::{InheritedChange, StripePlan};
 use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
@@ -235,13 +235,14 @@ pub enum ShardRequest {
     RemoveXattr { inode: InodeNumber, name: XattrName },
     /// Read. All extended attributes that the caller may know of. Answer: `Xattrs`.
     GetXattrs { inode: InodeNumber },
-    /// Change, by the directory's owner. How files made in it from now on are striped, and those in directories made in
-    /// it; `None`: not at all. Answer: `Entry`.
-    Stripe { inode: InodeNumber, plan: Option<StripePlan> },
+    /// Change, by the directory's owner. What is made in it from now on begins with this, and what is made in
+    /// directories that are made in it. Answer: `Entry`.
+    SetInherited { inode: InodeNumber, change: InheritedChange },
     /// Change. The file has these objects from now on (with a plan: as many as it says, or fewer), to which the session
-    /// has copied what is not in objects that it keeps. Refused with [`Error::WouldBlock`] if others may have used the
-    /// file since the grant with this stamp of an exclusive lease on `Data`: then those of the objects that are not the
-    /// file's are removed. Answer: `Entry`.
+    /// has copied what is not in objects that it keeps. Without objects: an empty file has none from now on, and this
+    /// plan; one with bytes refuses it with [`Error::NotEmpty`]. Refused with [`Error::WouldBlock`] if others may have
+    /// used the file since the grant with this stamp of an exclusive lease on `Data`: then those of the objects that
+    /// are not the file's are removed. Answer: `Entry`.
     Relocate {
         inode: InodeNumber,
         granted: u64,
@@ -437,7 +438,7 @@ impl ShardRequest {
             | ShardRequest::SetXattr { inode, .. }
             | ShardRequest::RemoveXattr { inode, .. }
             | ShardRequest::GetXattrs { inode }
-            | ShardRequest::Stripe { inode, .. }
+            | ShardRequest::SetInherited { inode, .. }
             | ShardRequest::Relocate { inode, .. }
             | ShardRequest::Spread { inode }
             | ShardRequest::HoldDirectory { inode }

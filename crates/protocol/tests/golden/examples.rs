@@ -19,10 +19,10 @@ use weft_protocol::message::shard::{
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
-    HeldLock, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
-    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, RangeLock, Rights,
-    SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName,
-    XattrValue,
+    HeldLock, Inherited, InheritedChange, InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind,
+    LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord,
+    ObjectId, Parts, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp,
+    Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -62,9 +62,13 @@ fn attributes(kind: FileKind, layout: Layout) -> Attributes {
         mtime: time(),
         ctime: Timestamp(0),
         layout,
-        has_xattrs: kind == FileKind::Directory,
+        flags: if kind == FileKind::Directory { InodeFlags::all() } else { InodeFlags::empty() },
         parts: (kind == FileKind::Directory).then(parts),
     }
+}
+
+fn inherited() -> Inherited {
+    Inherited { stripes: Some(plan()), spreads: true }
 }
 
 fn parts() -> Parts {
@@ -217,6 +221,7 @@ pub fn errors() -> Vec<Error> {
         Error::Malformed,
         Error::PagesCached,
         Error::WouldBlock,
+        Error::InUse,
         Error::Deadlock,
         Error::NoLocks,
         Error::Interrupted,
@@ -276,7 +281,8 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         },
         ShardRequest::RemoveXattr { inode: inode(), name: xattr("trusted.note") },
         ShardRequest::GetXattrs { inode: inode() },
-        ShardRequest::Stripe { inode: inode(), plan: Some(plan()) },
+        ShardRequest::SetInherited { inode: inode(), change: InheritedChange::Stripes(Some(plan())) },
+        ShardRequest::SetInherited { inode: inode(), change: InheritedChange::Spreads(true) },
         ShardRequest::Relocate {
             inode: inode(),
             granted: 7,
@@ -501,7 +507,7 @@ pub fn peer_steps() -> Vec<PeerStep> {
             uid: 1000,
             gid: 100,
             time: time(),
-            plan: Some(plan()),
+            inherited: inherited(),
         },
         PeerStep::Forget,
         PeerStep::Undo,
@@ -542,7 +548,7 @@ fn name_changes() -> Vec<NameChange> {
                 mode: 0o2755,
                 uid: 1000,
                 gid: 100,
-                plan: Some(plan()),
+                inherited: inherited(),
                 atime: Timestamp(-1),
                 mtime: Some(time()),
                 ctime: time(),

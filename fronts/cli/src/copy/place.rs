@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::OpenOptions;
 use weft_protocol::message::shard::{CreateFile, RenameMode};
-use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, TimeChange, Timestamp};
+use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, StripePlan, TimeChange, Timestamp};
 
 /// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the
 /// source's.
@@ -298,9 +298,15 @@ impl Place {
     }
 
     /// Opens for writing: `truncate` makes an empty file, in place of one that is there. What has this name was chosen
-    /// by us and not by the user: what others have put there is not written to.
-    pub fn create(&self, truncate: bool) -> Outcome<Writer> {
+    /// by us and not by the user: what others have put there is not written to. `stripes`: how an empty file in a file
+    /// system is striped; `None`: as its directory says.
+    pub fn create(&self, truncate: bool, stripes: Option<StripePlan>) -> Outcome<Writer> {
         let place = || format!("make {self}");
+        let stripes = stripes.filter(|_| truncate);
+        if stripes.is_some() {
+            // What an interrupted copy has left has bytes, and so a layout.
+            let _ = self.remove();
+        }
         let made = match self {
             Place::Local(path) => create_local(path, truncate).explain(place).map(Writer::Local),
             Place::Weft(session, path) => {
@@ -310,7 +316,11 @@ impl Place {
                 let opened = parent.and_then(|(parent, name)| {
                     session.client.open_at(&session.who, parent, &name, options, Some(create))
                 });
-                opened.explain(place).map(|(file, _)| Writer::Weft(file))
+                let (file, entry) = opened.explain(place)?;
+                if stripes.is_some() {
+                    session.client.stripe_file(&session.who, entry.attributes.inode, stripes).explain(place)?;
+                }
+                Ok(Writer::Weft(file))
             }
         };
         made.map_err(|failure| match failure.is_no() {
@@ -377,7 +387,7 @@ impl Place {
 
     /// Writes such a file.
     pub fn write_small(&self, bytes: &[u8]) -> Outcome<()> {
-        let writer = self.create(true)?;
+        let writer = self.create(true, None)?;
         writer.write_at(self, bytes, 0)?;
         writer.close(self)
     }

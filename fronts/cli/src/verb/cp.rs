@@ -3,6 +3,7 @@
 use crate::copy::{self, Choices, Place};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::session::Sessions;
+use crate::verb::layout::Striping;
 use std::ffi::OsString;
 
 const HELP: &str = "\
@@ -18,6 +19,7 @@ if the source has not changed since.
 Examples:
   weft cp -r input weft:/
   weft cp job42:/results/a.h5 job42:/results/b.h5 .
+  weft cp --width 4 model.bin job42:/models/
   weft cp -r --resume -j 8 job42:/results /archive/job42";
 
 /// Copy files and directories in, out and within
@@ -36,6 +38,8 @@ pub struct Args {
     /// Go on with a copy that was interrupted
     #[arg(long)]
     resume: bool,
+    #[command(flatten)]
+    striping: Striping,
     /// Threads that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
@@ -55,6 +59,7 @@ pub fn run(args: &Args) -> Outcome {
         jobs: args.jobs.unwrap_or(defaults.jobs),
         verbose: args.verbose,
         quiet: args.quiet,
+        stripes: args.striping.plan()?,
     };
     if choices.jobs == 0 {
         return Err(Failure::new("-j 0: nobody would copy").remedy("-j 1 or more"));
@@ -62,6 +67,10 @@ pub fn run(args: &Args) -> Outcome {
     let mut sessions = Sessions::default();
     let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(&args.target, &mut sessions)?;
+    if let (Place::Local(_), Some(_)) = (&target, choices.stripes) {
+        return Err(Failure::new(format!("--width: {target} is not in a file system of Weft"))
+            .remedy("leave it out, or copy to NAME:/path"));
+    }
     copy::copy(&sources, &target, &choices)?;
     drop((sources, target));
     sessions.close()?;

@@ -8,6 +8,7 @@ use crate::target::{Target, WeftPath};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use weft_client::STRIPE_BYTES_UNIT;
 use weft_protocol::limits::{STRIPE_BYTES_MAX, STRIPE_WIDTH_MAX};
 use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, StripePlan};
 
@@ -16,7 +17,10 @@ The layout of a directory is that of files and directories that are made in it
 from then on; what is there keeps its own. A whole file is on one node, near
 the client that wrote it first. A striped file is on several nodes in turns, so
 that it is not bound to the space of one; its bytes are lost with any of them.
-`weft convert` stripes files that are there already.
+A file has its own from when it is made, and can get another one until it is
+written; `weft convert` copies what is in a file to another layout. Programs
+and tools set both as an extended attribute, here and through mounts:
+  setfattr -n weft.layout -v 'width=4 stripe=1MiB' FILE   (or 'whole')
 
 --json prints an array with an object per path:
   path, path_hex (null, or the bytes of a path that is not UTF-8), layout
@@ -32,7 +36,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// Directories to set, files and directories to show: NAME:/path
+    /// Files and directories, to show or to set: NAME:/path
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     #[command(flatten)]
@@ -56,35 +60,35 @@ pub struct Striping {
     stripe: Option<ByteSize>,
 }
 
-/// Bytes of a stripe where none are given.
-const STRIPE_BYTES: u32 = 1 << 20;
-/// Shorter ones, or others than multiples, would split the requests of kernels.
-const STRIPE_BYTES_LEAST: u32 = 64 << 10;
-
 impl Striping {
     /// `None`: it is not asked for.
     pub fn plan(&self) -> Outcome<Option<StripePlan>> {
         let Some(width) = self.width else { return Ok(None) };
-        let bytes = self.stripe.map_or(Some(STRIPE_BYTES), |stripe| u32::try_from(stripe.0).ok());
-        let plan = bytes.filter(|bytes| bytes.is_multiple_of(STRIPE_BYTES_LEAST));
-        let plan = plan.and_then(|bytes| StripePlan::new(width, bytes));
-        plan.map(Some).ok_or_else(|| {
-            let (least, most) = (bytes_text(u64::from(STRIPE_BYTES_LEAST)), bytes_text(u64::from(STRIPE_BYTES_MAX)));
+        weft_client::stripe_plan(width, self.stripe.map(|stripe| stripe.0)).map(Some).ok_or_else(|| {
+            let (least, most) = (bytes_text(u64::from(STRIPE_BYTES_UNIT)), bytes_text(u64::from(STRIPE_BYTES_MAX)));
             Failure::new("--stripe: not a size that stripes may have")
                 .remedy(format!("give a multiple of {least}, {most} at most"))
         })
     }
 }
 
-/// Sets what files made in a directory get.
-pub fn set(session: &Session, path: &WeftPath, inode: InodeNumber, plan: Option<StripePlan>) -> Outcome<Attributes> {
-    let set = session.client.stripe(&session.who, inode, plan).map(|entry| entry.attributes);
-    set.map_err(|error| {
+/// Sets what files made in a directory get, or a file in which nothing was written yet.
+pub fn set(
+    session: &Session,
+    path: &WeftPath,
+    (inode, kind): (InodeNumber, FileKind),
+    plan: Option<StripePlan>,
+) -> Outcome<Attributes> {
+    let (client, who) = (&session.client, &session.who);
+    let set = match kind {
+        FileKind::Regular => client.stripe_file(who, inode, plan).and_then(|()| client.attributes(who, inode)),
+        _ => client.stripe(who, inode, plan),
+    };
+    set.map(|entry| entry.attributes).map_err(|error| {
         let failure = Failure::of_weft(format_args!("layout {path}"), &error);
         match error {
-            Error::NotDirectory => {
-                failure.remedy("set it of the directory; `weft convert` gives it to files that are there")
-            }
+            Error::NotEmpty => failure.remedy("`weft convert` gives another layout to files that have bytes"),
+            Error::InUse => failure.remedy("close it where it is open, and try again some seconds later"),
             Error::NotPermitted => failure.remedy("only the directory's owner may set it"),
             _ => failure,
         }
@@ -114,7 +118,7 @@ pub fn run(args: &Args) -> Outcome {
         let session = sessions.of(path)?;
         let mut attributes = session.walk(path, true, "layout")?.attributes;
         if plan.is_some() || args.whole {
-            attributes = set(&session, path, attributes.inode, plan)?;
+            attributes = set(&session, path, (attributes.inode, attributes.kind), plan)?;
         }
         described.push(describe(path, &attributes));
     }

@@ -5,8 +5,10 @@ use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
 use crate::tree;
 use crate::verb::layout::{self, Striping};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::ffi::OsString;
-use weft_protocol::{Error, InodeNumber};
+use weft_client::Placement;
+use weft_protocol::{Error, FileKind, InodeNumber};
 
 const HELP: &str = "\
 Examples:
@@ -29,21 +31,18 @@ pub struct Args {
     /// Permissions, octal [default: 777 without the umask's]
     #[arg(short, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u16>,
-    /// Which nodes have its names: one, or all of them, for directories in which many clients make files; with -p also
-    /// of a directory that is there [default: home; one that gets very large is spread by itself]
-    #[arg(long, value_name = "WHERE")]
+    /// Which nodes have its names: one, or all of them, for directories in which many clients make files, and for those
+    /// made in it once they have some; with -p also of a directory that is there [default: as the directory it is in;
+    /// one that gets very large is spread by itself]
+    #[arg(long, value_name = "WHERE", value_parser = placements())]
     placement: Option<Placement>,
     #[command(flatten)]
     striping: Striping,
 }
 
-/// Where the names of a directory are.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-enum Placement {
-    /// On one node, near who makes it
-    Home,
-    /// Spread over all nodes
-    Hash,
+fn placements() -> impl TypedValueParser<Value = Placement> {
+    let names = Placement::ALL.map(Placement::text);
+    PossibleValuesParser::new(names).map(|name| Placement::parse(&name).expect("only these are let through"))
 }
 
 /// Octal permissions.
@@ -79,22 +78,22 @@ pub fn run(args: &Args) -> Outcome {
             made.attributes.inode
         };
         if plan.is_some() {
-            layout::set(&session, path, inode, plan)?;
+            layout::set(&session, path, (inode, FileKind::Directory), plan)?;
         }
-        if args.placement == Some(Placement::Hash) {
-            spread(&session, path, inode)?;
+        if let Some(placement) = args.placement {
+            place(&session, path, inode, placement)?;
         }
     }
     sessions.close()?;
     Ok(Ending::Done)
 }
 
-/// Spreads the names of a directory over all nodes.
-fn spread(session: &Session, path: &WeftPath, inode: InodeNumber) -> Outcome<()> {
-    session.client.spread(&session.who, inode).map(drop).map_err(|error| {
-        let failure = Failure::of_weft(format_args!("mkdir --placement hash {path}"), &error);
+/// Sets where the names of a directory are, and of those that are made in it.
+fn place(session: &Session, path: &WeftPath, inode: InodeNumber, placement: Placement) -> Outcome<()> {
+    session.client.set_placement(&session.who, inode, placement).map_err(|error| {
+        let failure = Failure::of_weft(format_args!("mkdir --placement {path}"), &error);
         match error {
-            Error::NotPermitted => failure.remedy("only the directory's owner may spread it"),
+            Error::NotPermitted => failure.remedy("only the directory's owner may say where its names are"),
             _ => failure,
         }
     })

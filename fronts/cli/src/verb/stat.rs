@@ -197,7 +197,7 @@ fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, account
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_protocol::{Generation, InodeNumber, NodeId, ObjectId, ShardId, Timestamp};
+    use weft_protocol::{Generation, InodeFlags, InodeNumber, NodeId, ObjectId, ShardId, Timestamp};
 
     fn attributes() -> Attributes {
         let layout = Layout::Whole { object: ObjectId::new(NodeId(3), 7), generation: Generation(1) };
@@ -214,7 +214,7 @@ mod tests {
             mtime: time,
             ctime: time,
             layout,
-            has_xattrs: false,
+            flags: InodeFlags::empty(),
             parts: None,
         }
     }

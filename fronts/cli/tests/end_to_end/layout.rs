@@ -44,7 +44,7 @@ fn a_directory_says_how_its_new_files_are_striped() {
     assert!(ground.weft(&["stat", "e2e:/a/wide/file"]).contains("striped over 3 nodes, 64 KiB in turns"));
 
     let said = ground.weft_fails(2, &["layout", "--width", "2", "e2e:/a/whole"]);
-    assert!(said.contains("set it of the directory"), "{said}");
+    assert!(said.contains("weft convert"), "{said}");
     let said = ground.weft_fails(2, &["layout", "--width", "2", "--stripe", "1000", "e2e:/a"]);
     assert!(said.contains("multiple of 64 KiB"), "{said}");
     ground.weft(&["layout", "--whole", "e2e:/a/wide"]);

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// A mount that reads objects itself, and one that does not.
-fn mounts(ground: &Ground) -> [PathBuf; 2] {
+pub fn mounts(ground: &Ground) -> [PathBuf; 2] {
     [("one", None), ("two", Some("-onopassthrough"))].map(|(name, option)| {
         let point = ground.path(name);
         fs::create_dir(&point).expect("a mount point");
@@ -29,7 +29,8 @@ fn names(directory: &Path) -> BTreeSet<String> {
     names
 }
 
-fn shards(ground: &Ground, path: &str) -> usize {
+/// At how many shards the names of a directory are.
+pub fn shards(ground: &Ground, path: &str) -> usize {
     ground.json(&["stat", "--json", path])[0]["shards"].as_array().expect("a list").len()
 }
 

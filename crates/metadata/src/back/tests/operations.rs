@@ -348,7 +348,8 @@ fn a_directory_moves_where_no_cycle_can_come_of_it() {
     let parent = InodeNumber::new(ShardId(0), 44);
     for number in 1..=2 {
         let intent = IntentId { shard: ShardId(0), number };
-        let step = PeerStep::MakeDirectoryInode { parent, mode: 0o777, uid: 0, gid: 0, time: Timestamp(5), plan: None };
+        let inherited = Inherited::default();
+        let step = PeerStep::MakeDirectoryInode { parent, mode: 0o777, uid: 0, gid: 0, time: Timestamp(5), inherited };
         match bench.back.apply(Timestamp(5), &Command::PeerStep { intent, step, keep: false }).answer {
             Answer::Peer(Ok(PeerAnswer::Made(attributes))) => directories.push(attributes.inode),
             other => panic!("{other:?}"),

@@ -77,7 +77,31 @@ fn objects_for_a_file_that_was_used_since_are_removed() {
     assert_eq!(world.refused(A, relocate(inode, granted - 1, &[1, THERE])), Error::WouldBlock);
     assert_eq!(world.removed_objects(), [object(THERE)], "the other one is the file's");
     assert_eq!(world.refused(B, relocate(inode, granted, &[THERE])), Error::WouldBlock);
-    assert_eq!(world.refused(A, relocate(inode, granted, &[])), Error::Invalid);
+    assert_eq!(world.refused(A, relocate(inode, granted, &[])), Error::NotEmpty);
+}
+
+#[test]
+fn a_file_without_an_object_gets_another_plan_from_whoever_is_alone_with_it() {
+    let mut world = World::new();
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    let granted = world.stamp();
+    let plan = StripePlan::new(2, 1 << 20);
+    let planned = |granted, plan| ShardRequest::Relocate {
+        inode,
+        granted,
+        plan,
+        objects: Vec::new(),
+        object_mtime: Timestamp::default(),
+    };
+    assert_eq!(attributes(&world.ok(A, planned(granted, plan))).layout.plan(), plan);
+    assert_eq!(attributes(&world.ok(A, planned(granted, None))).layout, Layout::Empty);
+    assert_eq!(world.refused(B, planned(granted, plan)), Error::WouldBlock);
+    let token = world.waits(B, open(inode, Access::Write));
+    assert_eq!(world.refused(A, planned(granted, plan)), Error::WouldBlock, "another one waits for it");
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token);
+    assert_eq!(world.refused(A, planned(granted, plan)), Error::WouldBlock, "another one has it open");
+    assert_eq!(attributes(&world.ok(A, stat(inode))).layout, Layout::Empty);
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn a_change_of_it_is_one_of_all_parts() {
     let changes = AttributeChanges { uid: Some(7), mtime, ..AttributeChanges::default() };
     several.ok(A, ShardRequest::SetAttributes { inode: directory, changes });
     let plan = StripePlan::new(2, 1 << 20);
-    several.ok(A, ShardRequest::Stripe { inode: directory, plan });
+    several.ok(A, ShardRequest::SetInherited { inode: directory, change: InheritedChange::Stripes(plan) });
     for part in parts.all() {
         let told = several.ok(B, stat(*part));
         let Attributes { mode, uid, mtime, layout, .. } = attributes(&told);
@@ -297,6 +297,37 @@ fn a_large_directory_is_spread_by_itself() {
     assert!(several.has_no_locks());
 }
 
+#[test]
+fn directories_inherit_that_they_are_spread_once_they_have_a_few_names() {
+    let mut several = Several::new();
+    let (directory, _) = filled(&mut several, 1);
+    let change = InheritedChange::Spreads(true);
+    several.ok(A, ShardRequest::SetInherited { inode: directory, change });
+    several.ok(A, spread(directory));
+    let parts = parts_of(&mut several, directory);
+    // Made where its name belongs, or at another shard.
+    let make = |several: &mut Several, text: &str, home| {
+        let name = name(text);
+        let parent = parts.of(Cookie::of(&name));
+        attributes(&several.ok(A, ShardRequest::MakeDirectory { parent, name, mode: 0o755, home })).inode
+    };
+    let below = [make(&mut several, "here", None), make(&mut several, "there", Some(NodeId(2)))];
+    for made in below {
+        for number in 0..Growth::USUAL.entries_inherited {
+            assert_eq!(attributes(&several.ok(A, stat(made))).parts, None, "{number} names");
+            several.make((made, &format!("f{number}")));
+        }
+        assert!(parts_of(&mut several, made).all().len() > 1);
+    }
+    let change = InheritedChange::Spreads(false);
+    several.ok(A, ShardRequest::SetInherited { inode: directory, change });
+    let last = make(&mut several, "last", None);
+    for number in 0..Growth::USUAL.entries_inherited {
+        several.make((last, &format!("f{number}")));
+    }
+    assert_eq!(attributes(&several.ok(A, stat(last))).parts, None);
+}
+
 /// What it is to be like is not changed while its parts are made.
 #[test]
 fn a_change_of_a_directory_waits_while_it_is_spread() {
@@ -307,7 +338,8 @@ fn a_change_of_a_directory_waits_while_it_is_spread() {
     let calls = several.take_calls();
     assert_eq!(calls.len(), 3, "each other shard makes a part");
     let (mode, plan) = (several.begin(B, chmod(directory, 0o700)), StripePlan::new(2, 1 << 20));
-    let striped = several.begin(B, ShardRequest::Stripe { inode: directory, plan });
+    let striped =
+        several.begin(B, ShardRequest::SetInherited { inode: directory, change: InheritedChange::Stripes(plan) });
     assert_eq!((several.result(mode), several.result(striped)), (None, None));
     calls.into_iter().for_each(|call| several.deliver(call));
     several.settle();

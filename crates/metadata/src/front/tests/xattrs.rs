@@ -23,13 +23,13 @@ fn a_change_recalls_the_attributes_of_others_and_is_told_with_them() {
     let (none, attributes) = told(world.ok(B, ShardRequest::GetXattrs { inode }));
     assert!(none.is_empty());
     let before = attributes.expect("a lease was granted");
-    assert!(!before.has_xattrs);
+    assert!(!before.has_xattrs());
     let token = world.waits(A, set_xattr(inode, "user.a", b"one"));
     assert_eq!(world.recalled(), [(B, LeaseKey::Attributes(inode), LeaseMode::None)]);
     world.answer_recalls(LeaseMode::Open);
     let answer = world.done(token);
     let changed = super::harness::attributes(&answer);
-    assert!(changed.has_xattrs && changed.ctime > before.ctime && changed.mtime == before.mtime);
+    assert!(changed.has_xattrs() && changed.ctime > before.ctime && changed.mtime == before.mtime);
     let (now, _) = told(world.ok(B, ShardRequest::GetXattrs { inode }));
     assert_eq!(now, [("user.a".to_owned(), Some(b"one".to_vec()))]);
 }
