@@ -1,11 +1,13 @@
 //! What the benchmark programs share.
 //!
-//! Four programs, one question each: `bench-pump` (how fast do bytes of a tmpfs file go through a socket?),
+//! Five programs, one question each: `bench-pump` (how fast do bytes of a tmpfs file go through a socket?),
 //! `bench-files` (what do the same workloads as `weft bench` reach with system calls in any directory?),
-//! `bench-scale` (what does an operation cost when there are many files?) and `bench-ucx` (what does UCX move by
-//! itself?). `bench/suite` and `bench/rdma.py` run them beside `weft bench` and the peers, and make tables.
+//! `bench-scale` (what does an operation cost when there are many files?), `bench-sessions` (what does one file cost
+//! that very many clients have open?) and `bench-ucx` (what does UCX move by itself?). `bench/suite` and
+//! `bench/rdma.py` run them beside `weft bench` and the peers, and make tables.
 
 pub mod clock;
+pub mod cost;
 pub mod crew;
 pub mod quantity;
 pub mod stamps;

@@ -8,13 +8,11 @@ use clap::Parser;
 use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
+use weft_bench::cost::{Cost, batches};
 use weft_bench::{Explain, Outcome, clock, conclude};
 use weft_client::{Client, ClientOptions, Instance, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Credentials, InodeNumber, Name};
-
-/// Batches that a sample is measured in.
-const BATCHES: u64 = 5;
 
 /// Fill a file system in steps and measure at each; prints a line of JSON per step
 #[derive(Parser)]
@@ -46,14 +44,6 @@ struct Step {
     unlink: Cost,
     /// An empty call: what else the machine does shows here too.
     ping: Cost,
-}
-
-/// Microseconds per operation: of the median batch, the fastest and the slowest.
-#[derive(Serialize)]
-struct Cost {
-    microseconds: f64,
-    microseconds_min: f64,
-    microseconds_max: f64,
 }
 
 fn main() -> ExitCode {
@@ -161,21 +151,4 @@ impl Fill {
         let ping = batches(&new, |_| session.client.ping().explain("ping"))?;
         Ok(Step { files: self.made, fill_per_second, create, stat, unlink, ping })
     }
-}
-
-fn batches<T>(all: &[T], mut work: impl FnMut(&T) -> Outcome) -> Outcome<Cost> {
-    let length = all.len().div_ceil(usize::try_from(BATCHES).unwrap_or(1)).max(1);
-    let mut costs = Vec::new();
-    for batch in all.chunks(length) {
-        let begin = clock::now();
-        batch.iter().try_for_each(&mut work)?;
-        costs.push((clock::now() - begin) * 1e6 / batch.len() as f64);
-    }
-    costs.sort_by(f64::total_cmp);
-    let at = |index: usize| costs.get(index).copied().unwrap_or(0.0);
-    Ok(Cost {
-        microseconds: at(costs.len() / 2),
-        microseconds_min: at(0),
-        microseconds_max: at(costs.len().saturating_sub(1)),
-    })
 }

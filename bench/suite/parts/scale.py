@@ -11,6 +11,7 @@ from table import table
 from weft import Weft, memory_bytes
 
 SHARE = 3
+SESSIONS = [1, 64, 512, 4096]
 DIRECTORY_FILES_MAX = 1_000_000
 PROCESSOR = min(os.sched_getaffinity(0))
 
@@ -29,6 +30,7 @@ def run(session):
             sizes.append(size)
             size *= 10
         sections.append(section(session, title, [*sizes, most], per_directory))
+    sections.append(sessions_section(session))
     return "## Scale: cost of an operation with many files, native client\n\n" + intro() + "\n".join(sections)
 
 
@@ -82,22 +84,53 @@ def memory_of(weft):
 
 
 def steps(session, weft, sizes, per_directory):
-    """One after the other, as the program measures them; it waits while the caller looks at the nodes."""
     words = ["bench-scale", "--name", weft.name, "--sizes", ",".join(map(str, sizes)), "--per-directory", per_directory, "--pause"]
+    for size, step in zip(sizes, lines(session, words)):
+        session.say(f"{size} files, {'1000 per directory' if per_directory else 'one directory'}")
+        yield step
+        if size != sizes[-1] and session.is_over():
+            raise CellFailed("the time was over before the larger sizes")
+
+
+def lines(session, words):
+    """What a program prints, one after the other; it waits while the caller looks at the nodes."""
     with subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env=session.environment, start_new_session=True) as process:
         try:
-            pin(process.pid)
-            for size in sizes:
-                session.say(f"{size} files, {'1000 per directory' if per_directory else 'one directory'}")
-                line = process.stdout.readline()
-                if not line:
-                    raise CellFailed(process.stderr.read().strip() or "bench-scale ended early")
+            if words[0] == "bench-scale":
+                pin(process.pid)
+            while line := process.stdout.readline():
                 yield json.loads(line)
-                if session.is_over():
-                    raise CellFailed("the time was over before the larger sizes")
                 process.stdin.write("\n")
                 process.stdin.flush()
+            if process.wait() != 0:
+                raise CellFailed(process.stderr.read().strip() or f"{words[0]} ended early")
         finally:
             process.stdin.close()
             end_group(process)
+
+
+def sessions_section(session):
+    """One file that very many clients have open."""
+    rows, failure = [], ""
+    try:
+        with Weft(session, 1, "bench-sessions") as weft:
+            empty, _ = memory_of(weft)
+            words = ["bench-sessions", "--name", weft.name, "--sizes", ",".join(map(str, SESSIONS)), "--pause"]
+            told = lines(session, words)
+            for sessions in SESSIONS:
+                session.say(f"one file, {sessions} sessions")
+                opened = next(told)
+                resident, _ = memory_of(weft)
+                closed = next(told)
+                rows.append([sessions, cost(opened["connect"]), cost(opened["open"]), cost(closed["close"]), cost(opened["ping"]),
+                             f"{opened['recall_milliseconds']:.1f}", f"{(resident - empty) / sessions / 1024:.1f}"])
+            for line in told:
+                raise CellFailed(f"one line too many: {line}")
+    except (OSError, CellFailed, StopIteration) as reason:
+        failure = f"- n/a, sessions: {reason}\n"
+    columns = [">sessions", ">connect", ">open", ">close", ">empty call", ">ms until all are recalled", ">KiB of the node/session"]
+    return ("### One file, many sessions\n\nMicroseconds per session, one after the other, all in one process beside the node: median of five batches, lowest and "
+            "highest. When all have the file open for reading, one more opens it for writing, and the shard recalls the leases of all others. "
+            "Memory: resident, of the node, above that of one without sessions, while all have it open.\n\n"
+            + table(columns, rows) + "\n" + failure)
