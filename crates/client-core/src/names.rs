@@ -80,8 +80,8 @@ impl<S: Shell> Files<S> {
         self.entry(who, parent, name, attributes, Told { asked: false, since }).await
     }
 
-    /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node;
-    /// when that is away, on the next that answers.
+    /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node if
+    /// that is on this machine, else on any shard; where that is away, on one of the next home that answers.
     pub async fn make_directory(
         &self,
         who: &Credentials,
@@ -89,15 +89,18 @@ impl<S: Shell> Files<S> {
         name: &Name,
         mode: u16,
     ) -> Result<Entry> {
-        let mut home = self.objects.home();
+        let mut home = Some(self.objects.home()).filter(|home| self.objects.is_on_this_machine(*home));
         // Each change of home goes to a node that has just answered, so that few follow one another.
         let mut changes_left = self.calls().map().nodes.len();
         loop {
-            let request = |parent| ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home: Some(home) };
+            let request = |parent| ShardRequest::MakeDirectory { parent, name: name.clone(), mode, home };
             match self.change_name(who, parent, name, request).await {
                 Err(Error::Unreachable) if changes_left > 0 => {
                     changes_left -= 1;
-                    home = self.objects.next_home(home).await.ok_or(Error::Unreachable)?;
+                    home = Some(match home {
+                        Some(away) => self.objects.next_home(away).await.ok_or(Error::Unreachable)?,
+                        None => self.objects.home(),
+                    });
                 }
                 made => return made,
             }

@@ -135,7 +135,7 @@ impl<S: Shell> Objects<S> {
     async fn new_object_in_turn(&self) -> Result<Held> {
         let (map, shell) = (self.calls.map(), &self.calls.shell);
         let mut home = self.home();
-        if map.node(home).is_some_and(|node| !shell.is_local(node)) {
+        if !self.is_on_this_machine(home) {
             let nodes: Vec<NodeId> = map.nodes.iter().filter(|node| node.takes_files()).map(|node| node.id).collect();
             home = self.new_objects.in_turn(&nodes, shell.now_ms()).unwrap_or(home);
         }

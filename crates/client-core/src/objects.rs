@@ -264,8 +264,12 @@ impl<S: Shell> Objects<S> {
 
     /// Whether a node may pass descriptors: it is on this machine.
     pub(crate) fn is_near(&self, node: NodeId) -> bool {
-        let shell = &self.calls.shell;
-        shell.uses_descriptors() && self.calls.map().node(node).is_some_and(|node| shell.is_local(node))
+        self.calls.shell.uses_descriptors() && self.is_on_this_machine(node)
+    }
+
+    /// Whether a node runs on this machine.
+    pub(crate) fn is_on_this_machine(&self, node: NodeId) -> bool {
+        self.calls.map().node(node).is_some_and(|node| self.calls.shell.is_local(node))
     }
 
     fn may_pass(&self, node: NodeId, for_writing: bool) -> bool {

@@ -188,6 +188,8 @@ pub struct Shard<K> {
     intents: intents::Asking,
     locks: lock_calls::LockCalls,
     locked: peer::Locked,
+    /// Calls received at this node.
+    calls: u64,
 }
 
 /// What becomes of work when it is judged.
@@ -252,6 +254,7 @@ impl<K: KeyValue> Shard<K> {
             intents: intents::Asking::default(),
             locks: lock_calls::LockCalls::default(),
             locked: peer::Locked::default(),
+            calls: 0,
         }
     }
 
@@ -279,6 +282,7 @@ impl<K: KeyValue> Shard<K> {
         self.now = self.clock.read(now);
         match event {
             Event::Call { token, origin, credentials, request, repeats } => {
+                self.calls += 1;
                 let (by_name, made, asked, answers) = (None, false, None, None);
                 self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answers }, out);
             }
@@ -584,6 +588,7 @@ impl<K: KeyValue> Shard<K> {
             recalls: self.recalls.count(),
             parked: self.parking.count() as u64,
             store_bytes: self.back.store_bytes(),
+            calls: self.calls,
             failed: None,
         }
     }

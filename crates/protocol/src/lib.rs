@@ -91,5 +91,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// |    | `Ship`, `Take`, `Change`; nodes that drain |
 /// | 34 | `Relocate`, `IsHeld`; a `Batch` tells whether the node has little space |
 /// | 35 | directories with parts: `Attributes` have `parts`, `Split`; `Spread`, `FillPart`, `Become` |
-/// | 36 | `SetInherited` instead of `Stripe`; `Attributes` have flags; `Relocate` without objects |
+/// | 36 | `SetInherited` instead of `Stripe`; `Attributes` have flags; `Relocate` without objects; `ShardStatus` has |
+/// |    | `calls` |
 pub const PROTOCOL_VERSION: u8 = 36;

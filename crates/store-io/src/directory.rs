@@ -237,11 +237,16 @@ impl ObjectStore for DirectoryStore {
         };
         file.removed.store(true, Ordering::Release);
         unlinkat(&self.root, Self::file_name(inode, object), AtFlags::empty()).map_err(device_error)?;
-        self.objects.fetch_sub(1, Ordering::Relaxed);
         file.charge.end(0);
-        if !file.is_given_up() {
+        // To free the space of a large one takes a while.
+        drop(open);
+        if file.is_given_up() {
+            drop(file);
+        } else {
             lock(&self.lingering).push(file);
         }
+        // Whoever sees fewer objects finds their space free.
+        self.objects.fetch_sub(1, Ordering::Relaxed);
         Ok(true)
     }
 

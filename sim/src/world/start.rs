@@ -19,6 +19,10 @@ impl World {
         }
         if kind.stripes() {
             world.stripe_root();
+            if let Some(run) = &mut world.mounts {
+                // Several clients are refused (decision 0024).
+                run.programs.appends = false;
+            }
         }
         if kind == Kind::Xattrs {
             let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);

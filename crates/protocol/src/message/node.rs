@@ -95,6 +95,8 @@ pub struct ShardStatus {
     pub parked: u64,
     /// Bytes of keys and values in the key-value store.
     pub store_bytes: u64,
+    /// Calls that it was sent since it is at this node.
+    pub calls: u64,
     /// An assertion failed in the shard, and it serves no more: the text.
     pub failed: Option<String>,
 }

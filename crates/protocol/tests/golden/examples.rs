@@ -449,6 +449,7 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         recalls: 5,
         parked: 6,
         store_bytes: 70_000,
+        calls: 80_000,
         failed: Some("assertion failed".to_owned()),
     };
     let counters = Counters {

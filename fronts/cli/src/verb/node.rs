@@ -5,6 +5,7 @@
 
 pub mod balance;
 mod drain;
+mod load;
 mod remove;
 
 use super::up::{self, NodePlan};

@@ -26,7 +26,7 @@ nothing runs, a node does not answer, or a shard has failed.
   nodes: [{node, name, host, site, tcp, unix, ssh_host, pid, drains, answers,
     error, uptime_seconds, store, connections,
     shards: [{shard, inodes, dentries, sessions, leases, recalls,
-      parked, store_bytes, failed}],
+      parked, store_bytes, calls, failed}],
     space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes,
       write_tcp_bytes, write_unix_bytes, write_memory_bytes,
@@ -284,14 +284,16 @@ fn shard_table(nodes: &[NodeReport]) -> Table {
         ">LEASES",
         ">RECALLS",
         ">PARKED",
+        ">CALLS",
         ">MEMORY",
     ]);
     for node in nodes {
         for shard in &node.shards {
-            let numbers = [shard.inodes, shard.dentries, shard.sessions, shard.leases, shard.recalls, shard.parked];
-            let [inodes, dentries, sessions, leases, recalls, parked] = numbers.map(|number| number.to_string());
+            let ShardStatus { inodes, dentries, sessions, leases, recalls, parked, calls, .. } = *shard;
+            let numbers = [inodes, dentries, sessions, leases, recalls, parked, calls].map(|number| number.to_string());
+            let [inodes, dentries, sessions, leases, recalls, parked, calls] = numbers;
             let (name, number, memory) = (node.name.clone(), shard.shard.to_string(), bytes_text(shard.store_bytes));
-            table.row([name, number, inodes, dentries, sessions, leases, recalls, parked, memory]);
+            table.row([name, number, inodes, dentries, sessions, leases, recalls, parked, calls, memory]);
         }
     }
     table

@@ -1,7 +1,7 @@
 //! `weft balance`: shards and bytes go from the nodes that have most of them to those that have least.
 
 use super::drain::move_shard;
-use super::{claim, newest_map};
+use super::{claim, load, newest_map};
 use crate::failure::{Ending, Explain, Outcome};
 use crate::output;
 use crate::relocation::{self, Relocation, Room, Share};
@@ -17,9 +17,11 @@ const TOLERANCE_PERCENT: u64 = 2;
 
 const HELP: &str = "\
 Moves shards, which hold names and attributes, until no node has two more than
-another one; then what files have on nodes that use a larger part of their
-space than the average, to those that use less, until all use about the same.
-Files that are in use stay. Nodes that drain get nothing.
+another one; then, if there is much to do, those with many calls to nodes with
+few, for as long as it makes the busiest node's calls less by a tenth (calls
+are counted for two seconds). Then what files have on nodes that use a larger
+part of their space than the average, to those that use less, until all use
+about the same. Files that are in use stay. Nodes that drain get nothing.
 
 Nodes whose stores have no size and share a device have all the same space: of
 such, only shards move.
@@ -46,6 +48,7 @@ pub fn run(args: &Args) -> Outcome {
     while let Some((shard, to)) = surplus_shard(&map) {
         map = move_shard(&session, &instance, &map, (shard, to))?;
     }
+    load::balance(&session, &instance, map)?;
     let moved = move_files(&session, args.share);
     session.close()?;
     moved.map(|()| Ending::Done)

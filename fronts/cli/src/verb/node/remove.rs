@@ -8,6 +8,7 @@ use crate::relocation::Share;
 use crate::session::{self, Session, node_name};
 use std::time::{Duration, Instant};
 use weft_client::Instance;
+use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::{NodeChange, NodeId};
 
@@ -20,7 +21,8 @@ const HELP: &str = "\
 Moves the shards of a node and the bytes that files have there to others, as
 `weft node drain` does, and ends the node. As long as files that are in use
 have bytes there, it names them, and the node stays; new files are made
-elsewhere meanwhile.
+elsewhere meanwhile. It takes 10 s at least: so long may it be until every
+client has heard of it.
 
 Examples:
   weft node remove job42 n03";
@@ -43,7 +45,12 @@ pub fn remove(args: &Remove) -> Outcome {
     let _alone = claim(&instance)?;
     let session = Session::open(Some(&args.name))?;
     let map = empty_of_shards(&session, &instance, args.node)?;
+    let drained = Instant::now();
     empty_of_files(&session, &map, args.node, args.share)?;
+    wait_for_clients(args.node, drained)?;
+    if objects_at(&session, args.node)? > 0 {
+        empty_of_files(&session, &map, args.node, args.share)?;
+    }
     check_is_empty(&session, args.node)?;
     let map = change_node(&session, &map, args.node, NodeChange::Remove)?;
     let (ended, kept): (Vec<_>, Vec<_>) =
@@ -54,6 +61,20 @@ pub fn remove(args: &Remove) -> Outcome {
     output::print(&format!("{} left {}\n", node_name(args.node), args.name))?;
     session.close()?;
     Ok(Ending::Done)
+}
+
+/// A client that has not heard that the node drains makes files there: after a term it has, or its session has ended.
+fn wait_for_clients(node: NodeId, drained: Instant) -> Outcome<()> {
+    let left = (drained + Duration::from_millis(SESSION_TERM_MS)).saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        let seconds = left.as_secs() + 1;
+        output::print(&format!(
+            "waiting {seconds} s until every client makes its files elsewhere than {}\n",
+            node_name(node)
+        ))?;
+        std::thread::sleep(left);
+    }
+    Ok(())
 }
 
 /// Refuses a node whose store keeps objects: those of files that have moved are removed within a moment.
