@@ -78,6 +78,8 @@ const HISTORY: usize = 60;
 #[derive(Clone, Debug)]
 enum Message {
     Wake(usize),
+    /// Time has passed since nobody did anything any more, as it seemed.
+    Idle,
     Call {
         client: usize,
         process: ProcessId,
@@ -444,7 +446,7 @@ impl World {
                 self.choices.tape.set_step(wakes::window(self.network.now_ms));
             }
             self.handle(message);
-            self.look_for_forgotten();
+            self.note_idle();
             let is_done =
                 self.tally.operations >= OPERATIONS && !self.choices.tape.is_playing() || self.has_played_all();
             if self.mounts.is_none() && is_done && !self.ending {
@@ -534,6 +536,7 @@ impl World {
         }
         match message {
             Message::Wake(client) => self.wake(client),
+            Message::Idle => self.look_for_forgotten(),
             Message::Call { client, process, number, session, node, call } => {
                 self.call_arrived(Pending { client, process, number, session, node, is_away: false, call });
             }

@@ -44,12 +44,6 @@ fn a_script_does_what_its_seed_did() {
             let script: Script = recorded.script.to_string().parse().expect("it is written as it is read");
             let played = play(script.clone(), false);
             assert_eq!(played.misfits, 0, "{kind}, seed {seed}");
-            if kind == Kind::Partitions {
-                // A run that is played ends at another moment: cuts that come later are left out.
-                assert!(played.used.len() * 20 >= script.entries.len() * 19, "{kind}, seed {seed}");
-                assert!(played.result.is_ok() && recorded.result.is_ok(), "{kind}, seed {seed}");
-                continue;
-            }
             assert_eq!(played.used.len(), script.entries.len(), "{kind}, seed {seed}");
             assert_eq!(played.result.ok(), recorded.result.ok(), "{kind}, seed {seed}");
         }

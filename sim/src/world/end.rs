@@ -1,6 +1,6 @@
 //! What must hold after everything has settled.
 
-use super::World;
+use super::{Message, World};
 use crate::client::Client;
 use std::sync::Arc;
 use weft_layout::Stripes;
@@ -10,7 +10,7 @@ use weft_protocol::{FileKind, InodeNumber, Layout, SessionId, routing};
 const IDLE_MS: u64 = 1000;
 
 /// How far the look for forgotten files is.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(super) enum Forgetting {
     Working,
     /// Clients were told to give back what they have to.
@@ -66,28 +66,35 @@ impl World {
         }
     }
 
-    /// When no program does anything any more, has clients give back what they have to, and looks whether shards count
-    /// files as open that the session has forgotten: nobody recalls these.
-    pub(super) fn look_for_forgotten(&mut self) {
-        let uses_files = |client: &Client| client.is_using_names() || client.is_using_files();
-        // With a node that is gone, giving back takes as long as calls of its shards are tried. With partitions a size
-        // that was not reported is missing then (docs/simulation.md, 3794243685068).
-        let may_look = self.ending && !self.faults.partitions;
-        let is_idle =
-            may_look && self.model.lost.is_empty() && self.tokens.is_empty() && !self.clients.iter().any(uses_files);
-        let now_ms = self.network.now_ms;
-        let since_ms = match self.idle_since_ms {
-            Some(since_ms) if is_idle => since_ms,
-            _ => return self.idle_since_ms = is_idle.then_some(now_ms),
-        };
-        if now_ms < since_ms + IDLE_MS {
+    /// Notes since when no program does anything any more, and nobody has called a shard.
+    pub(super) fn note_idle(&mut self) {
+        if self.forgetting == Forgetting::Looked {
             return;
         }
+        let uses_files = |client: &Client| client.is_using_names() || client.is_using_files();
+        // With a node that is gone, giving back takes as long as calls of its shards are tried.
+        let is_idle =
+            self.ending && self.model.lost.is_empty() && self.tokens.is_empty() && !self.clients.iter().any(uses_files);
+        if is_idle == self.idle_since_ms.is_some() {
+            return;
+        }
+        self.idle_since_ms = is_idle.then_some(self.network.now_ms);
+        if is_idle {
+            // By a message of its own: a run that a script plays has others than the one that was recorded.
+            self.network.after(IDLE_MS, Message::Idle);
+        }
+    }
+
+    /// When nobody has done anything for a while, has clients give back what they have to; and the next time, looks
+    /// whether shards count files as open that the session has forgotten: nobody recalls these.
+    pub(super) fn look_for_forgotten(&mut self) {
+        let Some(since_ms) = self.idle_since_ms.filter(|since_ms| self.network.now_ms >= since_ms + IDLE_MS) else {
+            return;
+        };
         self.idle_since_ms = None;
         self.forgetting = match self.forgetting {
             Forgetting::Working => Forgetting::Released,
-            Forgetting::Released => Forgetting::Looked,
-            Forgetting::Looked => return,
+            Forgetting::Released | Forgetting::Looked => Forgetting::Looked,
         };
         if self.forgetting == Forgetting::Released {
             for index in 0..self.clients.len() {
