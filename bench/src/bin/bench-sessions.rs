@@ -41,7 +41,7 @@ struct Opened {
     ping: Cost,
 }
 
-/// Nobody has it open any more.
+/// All have closed the file.
 #[derive(Serialize)]
 struct Closed {
     sessions: usize,

@@ -1,5 +1,6 @@
 """Scale: what an operation costs, and how much memory a file takes, when there are many files."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -85,26 +86,28 @@ def memory_of(weft):
 
 def steps(session, weft, sizes, per_directory):
     words = ["bench-scale", "--name", weft.name, "--sizes", ",".join(map(str, sizes)), "--per-directory", per_directory, "--pause"]
-    for size, step in zip(sizes, lines(session, words)):
-        session.say(f"{size} files, {'1000 per directory' if per_directory else 'one directory'}")
-        yield step
-        if size != sizes[-1] and session.is_over():
-            raise CellFailed("the time was over before the larger sizes")
+    with contextlib.closing(lines(session, words, pin)) as told:
+        for size in sizes:
+            session.say(f"{size} files, {'1000 per directory' if per_directory else 'one directory'}")
+            yield next(told)
+            if session.is_over():
+                raise CellFailed("the time was over before the larger sizes")
 
 
-def lines(session, words):
-    """What a program prints, one after the other; it waits while the caller looks at the nodes."""
+def lines(session, words, prepare=None):
+    """What a program prints, one line after the other; it waits while the caller looks at the nodes."""
     with subprocess.Popen([str(word) for word in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, env=session.environment, start_new_session=True) as process:
         try:
-            if words[0] == "bench-scale":
-                pin(process.pid)
-            while line := process.stdout.readline():
+            if prepare:
+                prepare(process.pid)
+            while True:
+                line = process.stdout.readline()
+                if not line:
+                    raise CellFailed(process.stderr.read().strip() or f"{words[0]} ended early")
                 yield json.loads(line)
                 process.stdin.write("\n")
                 process.stdin.flush()
-            if process.wait() != 0:
-                raise CellFailed(process.stderr.read().strip() or f"{words[0]} ended early")
         finally:
             process.stdin.close()
             end_group(process)
@@ -117,17 +120,15 @@ def sessions_section(session):
         with Weft(session, 1, "bench-sessions") as weft:
             empty, _ = memory_of(weft)
             words = ["bench-sessions", "--name", weft.name, "--sizes", ",".join(map(str, SESSIONS)), "--pause"]
-            told = lines(session, words)
-            for sessions in SESSIONS:
-                session.say(f"one file, {sessions} sessions")
-                opened = next(told)
-                resident, _ = memory_of(weft)
-                closed = next(told)
-                rows.append([sessions, cost(opened["connect"]), cost(opened["open"]), cost(closed["close"]), cost(opened["ping"]),
-                             f"{opened['recall_milliseconds']:.1f}", f"{(resident - empty) / sessions / 1024:.1f}"])
-            for line in told:
-                raise CellFailed(f"one line too many: {line}")
-    except (OSError, CellFailed, StopIteration) as reason:
+            with contextlib.closing(lines(session, words)) as told:
+                for sessions in SESSIONS:
+                    session.say(f"one file, {sessions} sessions")
+                    opened = next(told)
+                    resident, _ = memory_of(weft)
+                    closed = next(told)
+                    rows.append([sessions, cost(opened["connect"]), cost(opened["open"]), cost(closed["close"]), cost(opened["ping"]),
+                                 f"{opened['recall_milliseconds']:.1f}", f"{(resident - empty) / sessions / 1024:.1f}"])
+    except (OSError, CellFailed) as reason:
         failure = f"- n/a, sessions: {reason}\n"
     columns = [">sessions", ">connect", ">open", ">close", ">empty call", ">ms until all are recalled", ">KiB of the node/session"]
     return ("### One file, many sessions\n\nMicroseconds per session, one after the other, all in one process beside the node: median of five batches, lowest and "

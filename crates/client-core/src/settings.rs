@@ -59,7 +59,7 @@ impl Placement {
 /// What programs know as an extended attribute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum XattrKey {
-    /// Kept for whoever sets it.
+    /// One that is stored with the inode.
     Kept(XattrName),
     Setting(Setting),
 }

@@ -1,5 +1,6 @@
 //! What `stat` tells of an inode, and what may be changed of it.
 
+use crate::bits::serialize_bits;
 use crate::ids::InodeNumber;
 use crate::layout::{Inherited, Layout};
 use crate::parts::Parts;
@@ -51,18 +52,7 @@ bitflags::bitflags! {
     }
 }
 
-impl Serialize for InodeFlags {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(self.bits())
-    }
-}
-
-impl<'de> Deserialize<'de> for InodeFlags {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bits = u8::deserialize(deserializer)?;
-        InodeFlags::from_bits(bits).ok_or_else(|| serde::de::Error::custom("unknown flags of an inode"))
-    }
-}
+serialize_bits!(InodeFlags, u8, "unknown flags of an inode");
 
 impl Attributes {
     /// Whether it has extended attributes.

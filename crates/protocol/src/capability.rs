@@ -7,6 +7,7 @@
 //! All are keyed BLAKE3 hashes (256-bit keys; <https://github.com/BLAKE3-team/BLAKE3-specs>, section 6.2: keyed mode is
 //! a MAC and a PRF).
 
+use crate::bits::serialize_bits;
 use crate::error::Error;
 use crate::handshake::KeyName;
 use crate::ids::{Generation, InodeNumber, MapEpoch, ObjectId, SessionId};
@@ -31,17 +32,7 @@ bitflags::bitflags! {
     }
 }
 
-impl Serialize for Rights {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(self.bits())
-    }
-}
-
-impl<'de> Deserialize<'de> for Rights {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Rights::from_bits(u8::deserialize(deserializer)?).ok_or_else(|| serde::de::Error::custom("unknown rights"))
-    }
-}
+serialize_bits!(Rights, u8, "unknown rights");
 
 /// A signed right to one object, or to a batch of object identifiers that were leased together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 //! Both carry the shard's *stamp*, which grows with each; a client that got a recall with a higher stamp than the reply
 //! treats the reply's grant as recalled already.
 
+use crate::bits::serialize_bits;
 use crate::ids::InodeNumber;
 use serde::{Deserialize, Serialize};
 
@@ -89,15 +90,4 @@ bitflags::bitflags! {
     }
 }
 
-impl Serialize for Grants {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u16(self.bits())
-    }
-}
-
-impl<'de> Deserialize<'de> for Grants {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bits = u16::deserialize(deserializer)?;
-        Grants::from_bits(bits).ok_or_else(|| serde::de::Error::custom("unknown grant bits"))
-    }
-}
+serialize_bits!(Grants, u16, "unknown grant bits");

@@ -7,6 +7,7 @@
 //! Not here: sockets, files, clocks, threads. This crate is pure.
 
 pub mod attributes;
+mod bits;
 pub mod capability;
 pub mod codec;
 pub mod cookie;

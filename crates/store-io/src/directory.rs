@@ -245,7 +245,7 @@ impl ObjectStore for DirectoryStore {
         } else {
             lock(&self.lingering).push(file);
         }
-        // Whoever sees fewer objects finds their space free.
+        // Last: the count falls only when the space is free.
         self.objects.fetch_sub(1, Ordering::Relaxed);
         Ok(true)
     }

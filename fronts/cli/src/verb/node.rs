@@ -31,6 +31,8 @@ use weft_protocol::{ClusterMap, Error, NodeRecord, ShardId};
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// Pause before the map's change is asked for again while it changes otherwise.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
+/// How long nodes may take to tell their state.
+const STATUS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long nodes that are in no map may take to end, milliseconds.
 const STOP_PATIENCE_MS: u64 = 1_000;
 

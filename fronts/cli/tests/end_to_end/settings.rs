@@ -1,8 +1,8 @@
 //! Layout and placement as extended attributes, through two mounts, and on the command line.
 
 use super::spread::{mounts, shards};
-use super::{Ground, can_mount};
-use rustix::fs::{XattrFlags, fsetxattr, getxattr, listxattr, removexattr, setxattr};
+use super::{Ground, can_mount, xattrs};
+use rustix::fs::{XattrFlags, fsetxattr, removexattr};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,14 +14,11 @@ const LAYOUT: &str = "weft.layout";
 const PLACEMENT: &str = "weft.placement";
 
 fn get(path: &Path, name: &str) -> Result<String, Errno> {
-    let mut value = vec![0; 256];
-    let length = getxattr(path, name, &mut value[..])?;
-    value.truncate(length);
-    Ok(String::from_utf8(value).expect("text"))
+    xattrs::get(path, name).map(|value| String::from_utf8(value).expect("text"))
 }
 
 fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
-    setxattr(path, name, value.as_bytes(), XattrFlags::empty())
+    xattrs::set(path, name, value.as_bytes())
 }
 
 /// What another mount has closed, it gives back some seconds later.
@@ -66,8 +63,7 @@ fn the_layout_of_one_file_is_said_before_it_is_written() {
         }
         for of in [&path, &there] {
             assert_eq!(get(of, LAYOUT).as_deref(), Ok("width=3 stripe=262144"));
-            let mut names = vec![0; 256];
-            assert_eq!(listxattr(of, &mut names[..]), Ok(0), "no list has it");
+            assert_eq!(xattrs::list(of), [""; 0], "no list has it");
         }
         file.write_all(&bytes).expect("written");
         assert!(fs::read(&there).expect("read") == bytes);

@@ -10,18 +10,18 @@ use std::process::Command;
 
 const USER: u32 = 65534;
 
-fn get(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
+pub fn get(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; 65_536];
     let length = getxattr(path, name, &mut value[..])?;
     value.truncate(length);
     Ok(value)
 }
 
-fn set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
+pub fn set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
     setxattr(path, name, value, XattrFlags::empty())
 }
 
-fn list(path: &Path) -> Vec<String> {
+pub fn list(path: &Path) -> Vec<String> {
     let mut names = vec![0; 65_536];
     let length = listxattr(path, &mut names[..]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let names = String::from_utf8(names[..length].to_vec()).expect("text");

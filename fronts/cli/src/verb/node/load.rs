@@ -1,5 +1,6 @@
 //! The calls that shards are sent, and which of them are to change places for it.
 
+use super::STATUS_PATIENCE;
 use super::drain::move_shard;
 use crate::failure::Outcome;
 use crate::output;
@@ -12,22 +13,20 @@ use weft_protocol::{ClusterMap, NodeId, ShardId};
 
 /// How long calls are counted.
 const COUNTED: Duration = Duration::from_secs(2);
-/// How long nodes may take to tell them.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Calls a second of all shards together below which no node has much to do.
 const CALLS_LEAST: u64 = 1000;
 /// The busiest node's calls have to become less by this part for shards to move.
 const GAIN: u64 = 10;
 
 /// Calls a second of each shard that was at the same node all the time.
-pub type Rates = BTreeMap<ShardId, u64>;
+type Rates = BTreeMap<ShardId, u64>;
 
 /// Moves shards until no move, and no exchange of two, makes the busiest node's calls less by a tenth. The numbers of
-/// shards at the nodes stay as even as they are. Returns the new map.
-pub fn balance(session: &Session, instance: &Instance, mut map: ClusterMap) -> Outcome<ClusterMap> {
+/// shards at the nodes stay as even as they are.
+pub fn balance(session: &Session, instance: &Instance, mut map: ClusterMap) -> Outcome<()> {
     let rates = measure(session, &map);
     if rates.values().sum::<u64>() < CALLS_LEAST {
-        return Ok(map);
+        return Ok(());
     }
     for _ in 0..map.shards.len() {
         let moves = improvement(&map, &rates);
@@ -39,7 +38,7 @@ pub fn balance(session: &Session, instance: &Instance, mut map: ClusterMap) -> O
             map = move_shard(session, instance, &map, (shard, to))?;
         }
     }
-    Ok(map)
+    Ok(())
 }
 
 fn measure(session: &Session, map: &ClusterMap) -> Rates {
@@ -57,7 +56,7 @@ fn measure(session: &Session, map: &ClusterMap) -> Rates {
 
 fn calls(session: &Session, map: &ClusterMap) -> BTreeMap<(NodeId, ShardId), u64> {
     let nodes = map.nodes.iter().map(|node| node.id);
-    let answers = session::ask_nodes(&session.client, nodes, &NodeRequest::Status, PATIENCE);
+    let answers = session::ask_nodes(&session.client, nodes, &NodeRequest::Status, STATUS_PATIENCE);
     let mut calls = BTreeMap::new();
     for (node, answer) in answers {
         if let Ok(NodeAnswer::Status(status)) = answer {

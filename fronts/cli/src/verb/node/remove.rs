@@ -1,7 +1,7 @@
 //! `weft node remove`: a node is emptied, leaves the map, and ends.
 
 use super::drain::{change_node, empty_of_files, empty_of_shards, parse_node};
-use super::{claim, spread, take_back};
+use super::{STATUS_PATIENCE, claim, spread, take_back};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
 use crate::relocation::Share;
@@ -12,8 +12,7 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::{NodeChange, NodeId};
 
-/// How long the node may take to tell what it holds, and to remove what is no file's any more; and how often it is
-/// asked.
+/// How long the node may take to remove what is no file's any more; and how often it is asked.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -21,8 +20,8 @@ const HELP: &str = "\
 Moves the shards of a node and the bytes that files have there to others, as
 `weft node drain` does, and ends the node. As long as files that are in use
 have bytes there, it names them, and the node stays; new files are made
-elsewhere meanwhile. It takes 10 s at least: so long may it be until every
-client has heard of it.
+elsewhere meanwhile. It takes at least 10 s, the time in which every client
+learns that the node leaves.
 
 Examples:
   weft node remove job42 n03";
@@ -63,7 +62,8 @@ pub fn remove(args: &Remove) -> Outcome {
     Ok(Ending::Done)
 }
 
-/// A client that has not heard that the node drains makes files there: after a term it has, or its session has ended.
+/// A client that does not know yet that the node drains still makes files there. After a term it knows, or its session
+/// has ended.
 fn wait_for_clients(node: NodeId, drained: Instant) -> Outcome<()> {
     let left = (drained + Duration::from_millis(SESSION_TERM_MS)).saturating_duration_since(Instant::now());
     if !left.is_zero() {
@@ -94,7 +94,7 @@ fn check_is_empty(session: &Session, node: NodeId) -> Outcome<()> {
 
 fn objects_at(session: &Session, node: NodeId) -> Outcome<u64> {
     let name = node_name(node);
-    let answers = session::ask_nodes(&session.client, [node], &NodeRequest::Status, PATIENCE);
+    let answers = session::ask_nodes(&session.client, [node], &NodeRequest::Status, STATUS_PATIENCE);
     match answers.into_iter().next().map(|(_, answer)| answer) {
         Some(Ok(NodeAnswer::Status(status))) => Ok(status.space.map_or(0, |space| space.objects)),
         Some(Err(error)) => Err(Failure::of_weft(format_args!("ask node {name} what it holds"), &error).failed()),
