@@ -11,13 +11,17 @@ EXPLORE_KINDS ?= native partitions
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test tidy fuzz lint explore bench test-long test-rdma test-tools clean
+.PHONY: help build c-library demo test tidy fuzz lint explore bench test-long test-rdma test-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the command `weft`, optimized: target/release/weft
 	$(CARGO) build --release -p weft
+
+c-library: ## Build libweft, weft.h and a pkg-config file, optimized: into PREFIX (target/c-library)
+	$(CARGO) build --release -p weft-c
+	scripts/c-library.sh $(BINARIES)/release "$(or $(PREFIX),$(BINARIES)/c-library)"
 
 demo: build ## Start four nodes, copy files in and out, mount, stop; leaves nothing behind
 	@scripts/demo.sh $(BINARIES)/release/weft

@@ -18,6 +18,9 @@ use weft_protocol::{
     ObjectId, Result, SessionId, routing,
 };
 
+/// Bit of a directory's permissions: to look names up in it.
+const SEARCH: u16 = 0o1;
+
 /// How attributes came to be told.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
@@ -40,7 +43,7 @@ enum Asked {
 }
 
 /// The mode's bits for the class of users that this one is in: owner, group or others.
-pub(crate) fn class_of(who: &Credentials, attributes: &Attributes) -> u16 {
+fn class_of(who: &Credentials, attributes: &Attributes) -> u16 {
     let shift = if who.uid == attributes.uid {
         6
     } else if who.in_group(attributes.gid) {
@@ -51,9 +54,14 @@ pub(crate) fn class_of(who: &Credentials, attributes: &Attributes) -> u16 {
     attributes.mode >> shift & 0o7
 }
 
-/// Whether the user may look names up in a directory: its execute bit for that user.
-fn may_search(who: &Credentials, directory: &Attributes) -> bool {
-    who.uid == 0 || class_of(who, directory) & 1 != 0
+/// Whether the user may do all that the bits say: 4 read, 2 write, 1 execute or search. The superuser may, but for
+/// running a file that nobody may run.
+pub fn may(who: &Credentials, attributes: &Attributes, bits: u16) -> bool {
+    if who.uid == 0 {
+        let runs = bits & 1 != 0 && attributes.kind == FileKind::Regular;
+        return !runs || attributes.mode & 0o111 != 0;
+    }
+    class_of(who, attributes) & bits == bits
 }
 
 impl<S: Shell> Files<S> {
@@ -154,7 +162,7 @@ impl<S: Shell> Files<S> {
         let now = self.calls().shell.now_ms();
         let cache = self.calls().session.cache();
         match cache.permissions(parent, now) {
-            Some(directory) if may_search(who, directory) => cache.lookup(parent, name, now),
+            Some(directory) if may(who, directory, SEARCH) => cache.lookup(parent, name, now),
             _ => Cached::Unknown,
         }
     }

@@ -100,7 +100,8 @@ fn layout_text(plan: Option<StripePlan>) -> String {
     plan.map_or_else(|| "whole".to_owned(), |plan| format!("width={} stripe={}", plan.width(), plan.stripe_bytes()))
 }
 
-fn parse_layout(text: &str) -> Option<Option<StripePlan>> {
+/// A layout as [`Setting::Layout`] tells it; `None`: this is none.
+pub fn parse_layout(text: &str) -> Option<Option<StripePlan>> {
     if text == "whole" {
         return Some(None);
     }

@@ -5,22 +5,17 @@
 use crate::cache::KnownXattrs;
 use crate::calls::Answer;
 use crate::files::Files;
-use crate::lookup::class_of;
+use crate::lookup::may;
 use crate::shell::Shell;
 use std::sync::Arc;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Attributes, Credentials, Error, FileKind, InodeNumber, Result, Xattr, XattrExpectation, XattrName, XattrNamespace,
-    XattrValue, routing,
+    Credentials, Error, FileKind, InodeNumber, Result, Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue,
+    routing,
 };
 
 /// Read.
 const READ: u16 = 0o4;
-
-/// Whether the user may read the inode.
-fn may_read(who: &Credentials, attributes: &Attributes) -> bool {
-    who.uid == 0 || class_of(who, attributes) & READ != 0
-}
 
 /// What an inode has, as far as the caller may know.
 enum Told {
@@ -67,7 +62,7 @@ impl<S: Shell> Files<S> {
         let calls = self.calls();
         let known = calls.session.cache().xattrs(inode, calls.shell.now_ms()).map(|(attributes, known)| {
             // The kernel of a mount judges links by itself: they have none of the namespace `user`.
-            let readable = attributes.kind == FileKind::Symlink || may_read(who, attributes);
+            let readable = attributes.kind == FileKind::Symlink || may(who, attributes, READ);
             (known, readable)
         });
         match known {
@@ -82,7 +77,7 @@ impl<S: Shell> Files<S> {
         let ShardAnswer::Xattrs { xattrs, attributes, grants } = answer else { return Err(Error::Malformed) };
         let mut readable = None;
         if let Some(attributes) = &attributes {
-            readable = Some(attributes.kind == FileKind::Symlink || may_read(who, attributes));
+            readable = Some(attributes.kind == FileKind::Symlink || may(who, attributes, READ));
             if let Some(mut cache) = calls.session.cache_for(session) {
                 let known = KnownXattrs { xattrs: xattrs.clone(), has_trusted: who.uid == 0 };
                 cache.learn_xattrs(known, attributes, grants, stamp);

@@ -14,7 +14,7 @@ use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use weft_client_core::{
-    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Placement, Tuning,
+    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Placement, Setting, Tuning,
 };
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
@@ -220,6 +220,26 @@ impl Client {
     /// Names of extended attributes.
     pub fn list_xattrs(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<XattrName>> {
         block_on(self.files().list_xattrs(who, inode))
+    }
+
+    /// The value of a setting that programs know as an extended attribute.
+    pub fn setting(&self, who: &Credentials, inode: InodeNumber, setting: Setting) -> Result<String> {
+        block_on(self.files().setting(who, inode, setting))
+    }
+
+    /// Changes such a setting.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: not a value that it may have, or an inode of a kind that has no such setting;
+    /// [`Error::NotEmpty`]: a file that has bytes keeps its layout; [`Error::InUse`]: others have the file open.
+    pub fn change_setting(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        (setting, value): (Setting, &[u8]),
+        expects: XattrExpectation,
+    ) -> Result<()> {
+        block_on(self.files().change_setting(who, inode, (setting, value), expects))
     }
 
     /// Sets an extended attribute.

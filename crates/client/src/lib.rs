@@ -17,6 +17,7 @@ mod descriptor;
 mod device_error;
 pub mod file;
 mod file_locks;
+pub mod find;
 mod identity;
 pub mod instance;
 mod invalidator;
@@ -37,6 +38,7 @@ pub use client::Client;
 pub use counters::ClientCounters;
 pub use file::{File, Lent, OpenOptions};
 pub use file_locks::LockWait;
+pub use find::FindError;
 pub use instance::Instance;
 pub use invalidator::Invalidator;
 pub use key_file::KeyFile;
@@ -44,7 +46,8 @@ pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
 pub use space::FileSystemSpace;
 pub use weft_client_core::{
-    Destination, DirectoryListing, Entry, Location, LockRequest, Placement, STRIPE_BYTES_UNIT, stripe_plan,
+    Destination, DirectoryListing, Entry, Location, LockRequest, Placement, STRIPE_BYTES_UNIT, Setting, XattrKey, may,
+    parse_layout, stripe_plan,
 };
 pub use weft_protocol as protocol;
 pub use weft_transport::before_wait;

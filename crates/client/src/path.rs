@@ -1,19 +1,32 @@
 //! Paths: components, `.` and `..`, symbolic links.
 
 use crate::client::Client;
+use crate::file::{File, OpenOptions};
 use std::collections::VecDeque;
 use weft_client_core::Entry;
 use weft_protocol::limits::SYMLINKS_FOLLOWED_MAX;
-use weft_protocol::{Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::message::shard::CreateFile;
+use weft_protocol::{Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 impl Client {
-    /// Walks an absolute path (bytes, `/` between components, `.` and `..` understood) and follows symbolic links; the
-    /// last one too when `follow_last` is set.
+    /// Walks a path from the root (bytes, `/` between components, `.` and `..` understood) and follows symbolic links;
+    /// the last one too when `follow_last` is set.
     pub fn walk(&self, who: &Credentials, path: &[u8], follow_last: bool) -> Result<Entry> {
+        self.walk_from(who, InodeNumber::ROOT, path, follow_last)
+    }
+
+    /// As [`Client::walk`], but a path that does not begin with `/` is walked from a directory.
+    pub fn walk_from(
+        &self,
+        who: &Credentials,
+        directory: InodeNumber,
+        path: &[u8],
+        follow_last: bool,
+    ) -> Result<Entry> {
         let mut left = components(path);
         // The directories walked through, for `..`: a directory's parent may be on a shard that is slow to ask.
         let mut above: Vec<Entry> = Vec::new();
-        let mut here = self.attributes(who, InodeNumber::ROOT)?;
+        let mut here = self.attributes(who, start(directory, path))?;
         let mut followed = 0;
         while let Some(component) = left.pop_front() {
             if here.attributes.kind != FileKind::Directory {
@@ -22,7 +35,10 @@ impl Client {
             match &component[..] {
                 b"." => continue,
                 b".." => {
-                    here = above.pop().unwrap_or(here);
+                    here = match above.pop() {
+                        Some(parent) => parent,
+                        None => self.parent(who, here)?,
+                    };
                     continue;
                 }
                 _ => {}
@@ -48,19 +64,74 @@ impl Client {
         Ok(here)
     }
 
+    /// The directory above one; the root is above itself.
+    fn parent(&self, who: &Credentials, directory: Entry) -> Result<Entry> {
+        let inode = directory.attributes.inode;
+        if inode == InodeNumber::ROOT {
+            return Ok(directory);
+        }
+        let listing = self.read_directory(who, inode, Cookie::START, 1, false)?;
+        let parent = listing.parent.expect("the first page of a listing tells the directory's parent");
+        self.attributes(who, parent)
+    }
+
     /// Walks to the directory that holds the last component: for making, removing and renaming it.
     pub fn walk_to_parent(&self, who: &Credentials, path: &[u8]) -> Result<(InodeNumber, Name)> {
+        self.walk_to_parent_from(who, InodeNumber::ROOT, path)
+    }
+
+    /// As [`Client::walk_to_parent`], but a path that does not begin with `/` is walked from a directory.
+    pub fn walk_to_parent_from(
+        &self,
+        who: &Credentials,
+        directory: InodeNumber,
+        path: &[u8],
+    ) -> Result<(InodeNumber, Name)> {
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
         let path = path.get(..end).unwrap_or_default();
         let start = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-        let (directory, name) = path.split_at(start);
+        let (above, name) = path.split_at(start);
         let name = Name::new(name)?;
-        let parent = self.walk(who, directory, true)?;
+        let parent = self.walk_from(who, directory, above, true)?;
         if parent.attributes.kind != FileKind::Directory {
             return Err(Error::NotDirectory);
         }
         Ok((parent.attributes.inode, name))
     }
+
+    /// Opens a path as `open(2)` does, and makes a file when there is none and `create` says how. A symbolic link at
+    /// its end is followed when `follow_last` is set, [`Error::SymlinkLoop`] otherwise. A directory is
+    /// [`Error::IsDirectory`].
+    pub fn open_path(
+        &self,
+        who: &Credentials,
+        (directory, path): (InodeNumber, &[u8]),
+        options: OpenOptions,
+        create: Option<CreateFile>,
+        follow_last: bool,
+    ) -> Result<(File, Entry)> {
+        let follows = follow_last && !create.is_some_and(|create| create.exclusive);
+        let (mut parent, mut name) = self.walk_to_parent_from(who, directory, path)?;
+        for _ in 0..=SYMLINKS_FOLLOWED_MAX {
+            match self.open_at(who, parent, &name, options, create) {
+                Err(Error::SymlinkLoop) if follows => {}
+                opened => return opened,
+            }
+            let target = match self.lookup(who, parent, &name) {
+                Ok(link) if link.attributes.kind == FileKind::Symlink => self.read_link(who, link.attributes.inode),
+                // It was replaced meanwhile.
+                Ok(_) | Err(Error::NotFound) => continue,
+                Err(error) => Err(error),
+            }?;
+            (parent, name) = self.walk_to_parent_from(who, parent, &target)?;
+        }
+        Err(Error::SymlinkLoop)
+    }
+}
+
+/// Where a path begins.
+fn start(directory: InodeNumber, path: &[u8]) -> InodeNumber {
+    if path.first() == Some(&b'/') { InodeNumber::ROOT } else { directory }
 }
 
 fn components(path: &[u8]) -> VecDeque<Vec<u8>> {

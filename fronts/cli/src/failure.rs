@@ -8,6 +8,7 @@
 
 use std::fmt::{self, Display};
 use std::io;
+use weft_client::FindError;
 use weft_protocol::Error;
 use weft_sys::own_directory;
 
@@ -148,6 +149,19 @@ impl Display for Failure {
             Some(remedy) => write!(f, "\n  remedy: {remedy}"),
             None => Ok(()),
         }
+    }
+}
+
+impl From<FindError> for Failure {
+    fn from(error: FindError) -> Self {
+        let remedy = error.remedy();
+        let failure = match &error {
+            FindError::NotFound(error) => Failure::no(error.to_string()),
+            FindError::Several(text) => Failure::new(text.as_str()),
+            FindError::Key { error, .. } => Failure::of_io("key", error).failed(),
+            FindError::Runtime(error) => Failure::of_io("runtime directory", error),
+        };
+        remedy.into_iter().fold(failure, Failure::remedy)
     }
 }
 

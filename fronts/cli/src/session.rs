@@ -6,7 +6,6 @@ use crate::keys;
 use crate::leftovers::{self, State};
 use crate::target::WeftPath;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -132,25 +131,9 @@ fn explain_connect(instance: &Instance, error: &Error) -> Failure {
     }
 }
 
-/// The file system of this name that this user may work with: the one that the given key opens, one that he runs, or
-/// one that a kept key opens. `weft` is also the only one, whatever its name.
+/// The file system of this name that this user may work with: see [`Instance::find_for_user`].
 pub fn find(name: Option<&str>) -> Outcome<Instance> {
-    let any = name.is_none_or(|name| name == "weft");
-    if let Some(key) = keys::given()?.filter(|key| any || name == Some(&key.file_system)) {
-        return Ok(Instance::of_key(key));
-    }
-    match find_running(name) {
-        Err(failure) if failure.is_no() => {
-            let key = match (keys::kept(name)?, any) {
-                (None, true) => keys::kept(None)?,
-                (key, _) => key,
-            };
-            // A file that was renamed is of the file system that it tells, not of the one that its name tells.
-            let key = key.filter(|key| any || name == Some(&key.file_system));
-            key.map(Instance::of_key).ok_or(failure)
-        }
-        found => found,
-    }
+    Ok(Instance::find_for_user(name, keys::path())?)
 }
 
 /// As [`find`], for what only the owner may do.
@@ -168,29 +151,6 @@ pub fn owner_only(key: &KeyFile, verb: &str) -> Failure {
     let (uid, path) = (credentials.uid, path.display());
     Failure::new(format!("{verb}: only the owner of \"{file_system}\" may; the key in {path} is of {user} (uid {uid})"))
         .remedy(format!("ask the owner; `weft df {file_system}` and `weft ls {file_system}:/` work with this key"))
-}
-
-/// The file system of this name that this user runs here.
-fn find_running(name: Option<&str>) -> Outcome<Instance> {
-    let found = Instance::find(name);
-    let found = match (name, found) {
-        (Some("weft"), Err(error)) if error.kind() == io::ErrorKind::NotFound => Instance::find(None),
-        (_, found) => found,
-    };
-    found.map_err(|error| {
-        let failure = match error.kind() {
-            io::ErrorKind::NotFound => Failure::no(error.to_string()),
-            io::ErrorKind::InvalidInput => Failure::new(error.to_string()),
-            _ => Failure::of_io("runtime directory", &error),
-        };
-        match error.kind() {
-            io::ErrorKind::NotFound => failure.remedy(
-                "`weft up` starts one, `weft status` lists what runs; another user's opens with a key: --key FILE",
-            ),
-            io::ErrorKind::InvalidInput => failure.remedy("add its name, or write NAME:/path"),
-            _ => failure,
-        }
-    })
 }
 
 /// Refuses a file system that is known not to run.

@@ -24,6 +24,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("weft-node", 3),
     ("weft", 4),
     ("weft-fuse", 4),
+    ("weft-c", 4),
     ("weft-sim", 4),
     ("weft-tests", 4),
     ("weft-consistency", 4),

@@ -1,0 +1,176 @@
+//! Attributes.
+
+use crate::border::{Explain, Failure, Outcome, status};
+use crate::connection::{FileSystem, FsHandle};
+use crate::open_file::{FileHandle, Place};
+use crate::raw;
+use std::ffi::{c_char, c_int, c_uint};
+use weft_protocol::{AttributeChanges, Attributes, FileKind, TimeChange, Timestamp};
+
+/// What programs read and write at a time through their own buffers.
+const PREFERRED_IO_BYTES: u32 = 128 << 10;
+/// Unit of `stx_blocks`, bytes.
+const BLOCK_BYTES: u64 = 512;
+const NANOSECONDS: i64 = 1_000_000_000;
+/// Means an owner or group that stays.
+const UNCHANGED: u32 = u32::MAX;
+
+/// As `statx` tells them.
+pub fn statx_of(fs: &FileSystem, attributes: &Attributes) -> libc::statx {
+    // SAFETY: integers, of which any are values.
+    let mut told: libc::statx = unsafe { std::mem::zeroed() };
+    let kind = match attributes.kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+    };
+    told.stx_mask = libc::STATX_BASIC_STATS;
+    told.stx_blksize = PREFERRED_IO_BYTES;
+    told.stx_nlink = attributes.links;
+    (told.stx_uid, told.stx_gid) = (attributes.uid, attributes.gid);
+    told.stx_mode = u16::try_from(kind).expect("kinds are in the upper 4 of 16 bits") | attributes.mode & 0o7777;
+    told.stx_ino = attributes.inode.raw();
+    told.stx_size = attributes.size;
+    told.stx_blocks = attributes.size.div_ceil(BLOCK_BYTES);
+    told.stx_atime = time(attributes.atime);
+    told.stx_mtime = time(attributes.mtime);
+    told.stx_ctime = time(attributes.ctime);
+    told.stx_dev_minor = fs.number;
+    told
+}
+
+fn time(time: Timestamp) -> libc::statx_timestamp {
+    // SAFETY: integers, of which any are values.
+    let mut told: libc::statx_timestamp = unsafe { std::mem::zeroed() };
+    told.tv_sec = time.0.div_euclid(NANOSECONDS);
+    told.tv_nsec = u32::try_from(time.0.rem_euclid(NANOSECONDS)).expect("nanoseconds are below 10^9");
+    told
+}
+
+fn statx(place: &Place<'_>, flags: c_int, told: Option<&mut libc::statx>) -> Outcome {
+    let told = raw::required(told, "attributes")?;
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT) != 0 {
+        return Err(Failure::invalid(format!("flags {flags:#x}: only AT_SYMLINK_NOFOLLOW is known")));
+    }
+    let follows = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    let entry = place.fs.client.walk_from(&place.fs.who, place.directory, place.path, follows);
+    *told = statx_of(place.fs, &entry.explain(|| format!("statx {place}"))?.attributes);
+    Ok(())
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_statx(
+    fs: FsHandle,
+    path: *const c_char,
+    flags: c_int,
+    _mask: c_uint,
+    told: Option<&mut libc::statx>,
+) -> c_int {
+    // SAFETY: it is as `weft.h` says.
+    status(|| statx(&Place::new(&*fs.get()?, unsafe { raw::text(path, "path") }?), flags, told))
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_statxat(
+    directory: FileHandle,
+    path: *const c_char,
+    flags: c_int,
+    _mask: c_uint,
+    told: Option<&mut libc::statx>,
+) -> c_int {
+    // SAFETY: it is as `weft.h` says.
+    status(|| statx(&Place::at(&*directory.get()?, unsafe { raw::text(path, "path") }?)?, flags, told))
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_fstatx(file: FileHandle, _mask: c_uint, told: Option<&mut libc::statx>) -> c_int {
+    status(|| {
+        let (file, told) = (file.get()?, raw::required(told, "attributes")?);
+        let entry = file.fs.client.attributes(&file.fs.who, file.inode()).explain(|| "fstatx")?;
+        *told = statx_of(&file.fs, &entry.attributes);
+        Ok(())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_access(fs: FsHandle, path: *const c_char, mode: c_int) -> c_int {
+    status(|| {
+        let fs = fs.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let place = Place::new(&fs, unsafe { raw::text(path, "path") }?);
+        let bits = u16::try_from(mode).ok().filter(|bits| bits & !0o7 == 0);
+        let bits = bits.ok_or_else(|| Failure::invalid(format!("access {place}: mode is {mode}")))?;
+        let entry = fs.client.walk(&fs.who, place.path, true).explain(|| format!("access {place}"))?;
+        if weft_client::may(&fs.who, &entry.attributes, bits) {
+            return Ok(());
+        }
+        Err(weft_protocol::Error::AccessDenied).explain(|| format!("access {place}"))
+    })
+}
+
+/// Changes attributes of what a path leads to.
+fn change(fs: FsHandle, path: *const c_char, verb: &str, changes: &AttributeChanges) -> Outcome {
+    let fs = fs.get()?;
+    // SAFETY: it is as `weft.h` says.
+    let place = Place::new(&fs, unsafe { raw::text(path, "path") }?);
+    let what = || format!("{verb} {place}");
+    let inode = fs.client.walk(&fs.who, place.path, true).explain(what)?.attributes.inode;
+    fs.client.set_attributes(&fs.who, inode, changes).map(drop).explain(what)
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_chmod(fs: FsHandle, path: *const c_char, mode: libc::mode_t) -> c_int {
+    status(|| {
+        let mode = u16::try_from(mode & 0o7777).expect("12 bits");
+        change(fs, path, "chmod", &AttributeChanges { mode: Some(mode), ..AttributeChanges::default() })
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_chown(fs: FsHandle, path: *const c_char, owner: libc::uid_t, group: libc::gid_t) -> c_int {
+    status(|| {
+        let changed = |id: u32| (id != UNCHANGED).then_some(id);
+        let changes = AttributeChanges { uid: changed(owner), gid: changed(group), ..AttributeChanges::default() };
+        change(fs, path, "chown", &changes)
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_truncate(fs: FsHandle, path: *const c_char, length: i64) -> c_int {
+    status(|| {
+        let size = Some(raw::unsigned(length, "the length")?);
+        change(fs, path, "truncate", &AttributeChanges { size, ..AttributeChanges::default() })
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_utimens(fs: FsHandle, path: *const c_char, times: Option<&[libc::timespec; 2]>) -> c_int {
+    status(|| {
+        let (atime, mtime) = match times {
+            None => (Some(TimeChange::Now), Some(TimeChange::Now)),
+            Some([atime, mtime]) => (time_change(atime)?, time_change(mtime)?),
+        };
+        change(fs, path, "utimens", &AttributeChanges { atime, mtime, ..AttributeChanges::default() })
+    })
+}
+
+fn time_change(time: &libc::timespec) -> Outcome<Option<TimeChange>> {
+    match time.tv_nsec {
+        libc::UTIME_NOW => Ok(Some(TimeChange::Now)),
+        libc::UTIME_OMIT => Ok(None),
+        nanoseconds if (0..NANOSECONDS).contains(&nanoseconds) => {
+            // What a timestamp cannot hold becomes the nearest that it can, as the kernel does.
+            let total = time.tv_sec.saturating_mul(NANOSECONDS).saturating_add(nanoseconds);
+            Ok(Some(TimeChange::To(Timestamp(total))))
+        }
+        nanoseconds => Err(Failure::invalid(format!("{nanoseconds} nanoseconds"))),
+    }
+}

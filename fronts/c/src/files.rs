@@ -1,0 +1,230 @@
+//! Opening, reading and writing.
+
+use crate::border::{Explain, Failure, Outcome, count, status};
+use crate::connection::FsHandle;
+use crate::extents::{self, Extent, Strided};
+use crate::hints::Hints;
+use crate::open_file::{FileHandle, OpenFile, Place};
+use crate::raw;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_open(
+    fs: FsHandle,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+    file: Option<&mut FileHandle>,
+) -> c_int {
+    status(|| {
+        let file = out(file)?;
+        let fs = fs.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let place = Place::new(&fs, unsafe { raw::text(path, "path") }?);
+        *file = FileHandle::new(Arc::new(OpenFile::open(&place, flags, mode, &Hints::default())?))?;
+        Ok(())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_openat(
+    directory: FileHandle,
+    path: *const c_char,
+    flags: c_int,
+    mode: libc::mode_t,
+    hints: *const c_char,
+    file: Option<&mut FileHandle>,
+) -> c_int {
+    status(|| {
+        let file = out(file)?;
+        let directory = directory.get()?;
+        // SAFETY: both are as `weft.h` says.
+        let (path, hints) = unsafe { (raw::text(path, "path")?, raw::optional_text(hints)) };
+        let hints = hints.map(Hints::parse).transpose()?.unwrap_or_default();
+        let place = Place::at(&directory, path)?;
+        *file = FileHandle::new(Arc::new(OpenFile::open(&place, flags, mode, &hints)?))?;
+        Ok(())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_root(fs: FsHandle, directory: Option<&mut FileHandle>) -> c_int {
+    status(|| {
+        let directory = out(directory)?;
+        *directory = FileHandle::new(Arc::new(OpenFile::root(&*fs.get()?)))?;
+        Ok(())
+    })
+}
+
+/// Where a handle goes: none, as long as the call has not succeeded.
+fn out(file: Option<&mut FileHandle>) -> Outcome<&mut FileHandle> {
+    let file = raw::required(file, "the place for the handle")?;
+    *file = FileHandle::NONE;
+    Ok(file)
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_close(file: FileHandle) -> c_int {
+    status(|| file.take()?.flush())
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_pread(file: FileHandle, memory: *mut c_void, length: usize, offset: i64) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let memory = unsafe { raw::slice_mut(memory.cast(), length, "memory") }?;
+        file.read(memory, raw::range(offset, length)?)
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_pwrite(file: FileHandle, memory: *const c_void, length: usize, offset: i64) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let memory = unsafe { raw::slice(memory.cast(), length, "memory") }?;
+        file.write(memory, raw::range(offset, length)?)?;
+        Ok(length)
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_preadv(file: FileHandle, vector: *const libc::iovec, pieces: c_int, offset: i64) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let extents = extents::of_vector(unsafe { raw::slice(vector, pieces_of(pieces)?, "vector") }?, offset)?;
+        // SAFETY: it is as `weft.h` says.
+        unsafe { extents::read(&file, &extents) }
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_pwritev(file: FileHandle, vector: *const libc::iovec, pieces: c_int, offset: i64) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let extents = extents::of_vector(unsafe { raw::slice(vector, pieces_of(pieces)?, "vector") }?, offset)?;
+        // SAFETY: it is as `weft.h` says.
+        unsafe { extents::write_together(&file, &extents) }
+    })
+}
+
+fn pieces_of(count: c_int) -> Outcome<usize> {
+    usize::try_from(count).map_err(|_| Failure::invalid(format!("count is {count}")))
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_read(file: FileHandle, memory: *mut c_void, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let memory = unsafe { raw::slice_mut(memory.cast(), length, "memory") }?;
+        let mut position = file.position();
+        let count = file.read(memory, *position)?;
+        *position += count as u64;
+        Ok(count)
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_write(file: FileHandle, memory: *const c_void, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let memory = unsafe { raw::slice(memory.cast(), length, "memory") }?;
+        let mut position = file.position();
+        let offset = i64::try_from(*position).map_err(|_| Failure::invalid("the position is beyond all offsets"))?;
+        file.write(memory, raw::range(offset, length)?)?;
+        *position = if file.appends { file.file()?.size().explain(|| "size")? } else { *position + length as u64 };
+        Ok(length)
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_lseek(file: FileHandle, offset: i64, whence: c_int) -> i64 {
+    let result = count(|| {
+        let file = file.get()?;
+        let mut position = file.position();
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => *position,
+            libc::SEEK_END => file.file()?.size().explain(|| "size")?,
+            _ => return Err(Failure::invalid(format!("whence is {whence}, not SEEK_SET, SEEK_CUR or SEEK_END"))),
+        };
+        let to = from.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok());
+        *position = to.ok_or_else(|| Failure::invalid(format!("{offset} from {from} is no offset")))?;
+        Ok(usize::try_from(*position).expect("offsets and memory have 64 bits"))
+    });
+    result as i64
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_read_list(file: FileHandle, list: *const Extent, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: the list and its extents are as `weft.h` says.
+        unsafe { extents::read(&file, raw::slice(list, length, "extents")?) }
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_write_list(file: FileHandle, list: *const Extent, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: the list and its extents are as `weft.h` says.
+        unsafe { extents::write(&file, raw::slice(list, length, "extents")?) }
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_read_strided(file: FileHandle, pattern: Option<&Strided>) -> isize {
+    count(|| {
+        let file = file.get()?;
+        let extents = raw::required(pattern, "pattern")?.extents()?;
+        // SAFETY: they are as `weft.h` says.
+        unsafe { extents::read(&file, &extents) }
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_write_strided(file: FileHandle, pattern: Option<&Strided>) -> isize {
+    count(|| {
+        let file = file.get()?;
+        let extents = raw::required(pattern, "pattern")?.extents()?;
+        // SAFETY: they are as `weft.h` says.
+        unsafe { extents::write(&file, &extents) }
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_fsync(file: FileHandle) -> c_int {
+    status(|| file.get()?.file()?.sync().explain(|| "fsync"))
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_ftruncate(file: FileHandle, length: i64) -> c_int {
+    status(|| {
+        let length = raw::unsigned(length, "the length")?;
+        file.get()?.file()?.truncate(length).explain(|| format!("ftruncate to {length}"))
+    })
+}

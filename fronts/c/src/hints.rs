@@ -1,0 +1,67 @@
+//! Hints: words that say how a file is opened and made.
+
+use crate::border::{Failure, Outcome};
+use weft_client::{Registration, parse_layout};
+use weft_protocol::StripePlan;
+
+const REGISTRATION: &str = "rdma=";
+
+/// What an open is told beside its flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hints {
+    /// Layout of a file that it makes; `None`: what the directory hands down.
+    pub layout: Option<Option<StripePlan>>,
+    pub registration: Option<Registration>,
+}
+
+impl Hints {
+    /// From their text.
+    pub fn parse(text: &[u8]) -> Outcome<Self> {
+        let text = std::str::from_utf8(text).map_err(|_| Failure::invalid("the hints are not text"))?;
+        let mut hints = Hints::default();
+        let mut layout = Vec::new();
+        for word in text.split_ascii_whitespace() {
+            match word.strip_prefix(REGISTRATION) {
+                Some(value) => {
+                    let refusal = || Failure::invalid(format!("hint '{word}': not static, dynamic or auto"));
+                    hints.registration = Some(Registration::parse(value).ok_or_else(refusal)?);
+                }
+                None if ["width=", "stripe="].iter().any(|key| word.starts_with(key)) || word == "whole" => {
+                    layout.push(word);
+                }
+                None => {
+                    let text = format!("unknown hint '{word}': whole, width=N, stripe=SIZE and rdma=MODE are known");
+                    return Err(Failure::invalid(text));
+                }
+            }
+        }
+        if !layout.is_empty() {
+            let words = layout.join(" ");
+            let refusal =
+                || Failure::invalid(format!("hints '{words}': not a layout; say whole, or width=4 stripe=1MiB"));
+            hints.layout = Some(parse_layout(&words).ok_or_else(refusal)?);
+        }
+        Ok(hints)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_words_and_each_is_checked() {
+        let hints = Hints::parse(b" rdma=static  stripe=64KiB width=2 ").unwrap();
+        assert_eq!(hints.registration, Some(Registration::Static));
+        assert_eq!(hints.layout, Some(weft_client::stripe_plan(2, Some(64 << 10))));
+        assert_eq!(Hints::parse(b"").unwrap(), Hints::default());
+        assert_eq!(Hints::parse(b"whole").unwrap().layout, Some(None));
+        for (bad, named) in
+            [("widht=2", "widht=2"), ("rdma=fast", "rdma=fast"), ("stripe=64KiB", "stripe"), ("width=2 whole", "whole")]
+        {
+            let failure = Hints::parse(bad.as_bytes()).unwrap_err();
+            assert!(failure.errno == libc::EINVAL && failure.text.contains(named), "{bad}: {failure:?}");
+        }
+        assert_eq!(Hints::parse(b"\xff").unwrap_err().errno, libc::EINVAL);
+    }
+}

@@ -1,0 +1,80 @@
+//! Where bytes are.
+
+use crate::border::{Explain, Failure, Outcome, count};
+use crate::connection::{FileSystem, FsHandle};
+use crate::raw;
+use std::ffi::c_char;
+use weft_client::Location;
+
+const HOST_BYTES: usize = 256;
+const SITE_BYTES: usize = 64;
+
+/// `struct weft_location`.
+#[repr(C)]
+pub struct LocationOfC {
+    file: u64,
+    offset: u64,
+    length: u64,
+    node: i32,
+    local: u32,
+    spare: [u64; 2],
+    host: [u8; HOST_BYTES],
+    site: [u8; SITE_BYTES],
+}
+
+impl LocationOfC {
+    fn new(fs: &FileSystem, file: usize, location: &Location) -> Outcome<Self> {
+        let map = fs.client.map();
+        let node = location.node.and_then(|node| map.node(node));
+        Ok(Self {
+            file: file as u64,
+            offset: location.offset,
+            length: location.bytes,
+            node: location.node.map_or(-1, |node| i32::from(node.0)),
+            local: u32::from(node.is_some_and(|node| node.identity == fs.client.identity())),
+            spare: [0; 2],
+            host: text(&location.host)?,
+            site: text(&location.site)?,
+        })
+    }
+}
+
+fn text<const N: usize>(text: &str) -> Outcome<[u8; N]> {
+    let mut field = [0; N];
+    if text.len() >= N {
+        return Err(Failure::new(libc::EOVERFLOW, format!("'{text}' has more than {} bytes", N - 1)));
+    }
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(field)
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_locate(
+    fs: FsHandle,
+    paths: *const *const c_char,
+    path_count: usize,
+    locations: *mut LocationOfC,
+    max: usize,
+) -> isize {
+    count(|| {
+        let fs = fs.get()?;
+        // SAFETY: both are as `weft.h` says.
+        let (paths, into) =
+            unsafe { (raw::slice(paths, path_count, "paths")?, raw::slice_mut(locations, max, "locations")?) };
+        let mut stored = 0;
+        for (file, path) in paths.iter().enumerate() {
+            // SAFETY: it is as `weft.h` says.
+            let path = unsafe { raw::text(*path, "a path") }?;
+            let what = || format!("locate {}", String::from_utf8_lossy(path));
+            let inode = fs.client.walk(&fs.who, path, true).explain(what)?.attributes.inode;
+            for location in fs.client.locate(&fs.who, inode).explain(what)? {
+                if let Some(place) = into.get_mut(stored) {
+                    *place = LocationOfC::new(&fs, file, &location)?;
+                }
+                stored += 1;
+            }
+        }
+        Ok(stored)
+    })
+}

@@ -1,0 +1,237 @@
+//! Open files and directories.
+
+use crate::border::{Explain, Failure, Outcome};
+use crate::connection::FileSystem;
+use crate::forks::Process;
+use crate::handles::{Handle, Kind, Table};
+use crate::hints::Hints;
+use std::borrow::Cow;
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use weft_client::{File, OpenOptions};
+use weft_protocol::message::shard::{Access, CreateFile};
+use weft_protocol::{Error, FileKind, InodeNumber};
+
+/// Flags that say nothing here.
+const IGNORED: c_int = libc::O_CLOEXEC | libc::O_LARGEFILE | libc::O_NOCTTY | libc::O_NOATIME | libc::O_NONBLOCK;
+/// Flags that do.
+const KNOWN: c_int = libc::O_ACCMODE
+    | libc::O_CREAT
+    | libc::O_EXCL
+    | libc::O_TRUNC
+    | libc::O_APPEND
+    | libc::O_DIRECT
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_SYNC
+    | libc::O_DSYNC;
+
+/// An open file or directory.
+pub struct OpenFile {
+    pub fs: Arc<FileSystem>,
+    what: What,
+    /// Each write is on the device before it returns.
+    synced: bool,
+    pub appends: bool,
+    position: Mutex<u64>,
+}
+
+enum What {
+    File(File),
+    Directory(InodeNumber),
+}
+
+impl Kind for OpenFile {
+    const NUMBER: usize = 2;
+    const NAME: &str = "weft_file_t";
+
+    fn table() -> &'static Table<Self> {
+        static TABLE: LazyLock<Table<OpenFile>> = Table::new();
+        &TABLE
+    }
+
+    fn made_in(&self) -> Process {
+        self.fs.made_in()
+    }
+}
+
+/// A handle of one.
+pub type FileHandle = Handle<OpenFile>;
+
+/// Where a path is to be looked up.
+pub struct Place<'a> {
+    pub fs: &'a Arc<FileSystem>,
+    /// Of paths that do not begin with `/`.
+    pub directory: InodeNumber,
+    pub path: &'a [u8],
+}
+
+impl<'a> Place<'a> {
+    /// Below the root.
+    pub fn new(fs: &'a Arc<FileSystem>, path: &'a [u8]) -> Self {
+        Self { fs, directory: InodeNumber::ROOT, path }
+    }
+
+    /// Below a directory.
+    pub fn at(directory: &'a OpenFile, path: &'a [u8]) -> Outcome<Self> {
+        Ok(Self { fs: &directory.fs, directory: directory.directory()?, path })
+    }
+
+    /// For the texts of failures.
+    pub fn shown(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.path)
+    }
+
+    /// Whether it can only mean a directory, or nothing.
+    fn is_of_directory(&self) -> bool {
+        let last = self.path.rsplit(|byte| *byte == b'/').next();
+        matches!(last, None | Some(b"" | b"." | b".."))
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+/// How a file is opened, checked.
+struct Flags {
+    options: OpenOptions,
+    create: Option<CreateFile>,
+    follows: bool,
+    only_directory: bool,
+    synced: bool,
+}
+
+impl Flags {
+    fn new(flags: c_int, permissions: u16, hints: &Hints) -> Outcome<Self> {
+        let has = |flag| flags & flag == flag;
+        if flags & !(KNOWN | IGNORED) != 0 {
+            return Err(Failure::invalid(format!("flags {:#o} are not supported", flags & !(KNOWN | IGNORED))));
+        }
+        let access = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => Access::Read,
+            libc::O_WRONLY => Access::Write,
+            libc::O_RDWR => Access::ReadWrite,
+            _ => return Err(Failure::invalid("O_WRONLY and O_RDWR at once")),
+        };
+        if has(libc::O_TRUNC) && !access.writes() {
+            return Err(Failure::invalid("O_TRUNC without O_WRONLY or O_RDWR"));
+        }
+        let options = OpenOptions {
+            truncate: has(libc::O_TRUNC),
+            append: has(libc::O_APPEND),
+            direct: has(libc::O_DIRECT),
+            registration: hints.registration,
+            ..OpenOptions::of(access)
+        };
+        let exclusive = has(libc::O_EXCL);
+        let create = has(libc::O_CREAT).then_some(CreateFile { mode: permissions, exclusive });
+        let (follows, only_directory) = (!has(libc::O_NOFOLLOW), has(libc::O_DIRECTORY));
+        if only_directory && create.is_some() {
+            return Err(Failure::invalid("O_CREAT makes no directory: weft_mkdir() does"));
+        }
+        Ok(Self { options, create, follows, only_directory, synced: flags & libc::O_SYNC != 0 })
+    }
+}
+
+impl OpenFile {
+    /// Opens what is at a place.
+    pub fn open(place: &Place<'_>, flags: c_int, mode: libc::mode_t, hints: &Hints) -> Outcome<Self> {
+        let flags = Flags::new(flags, place.fs.permissions(mode), hints)?;
+        if flags.only_directory || place.is_of_directory() {
+            return Self::open_directory(place, &flags);
+        }
+        let FileSystem { client, who, .. } = &**place.fs;
+        let opened = client.open_path(who, (place.directory, place.path), flags.options, flags.create, flags.follows);
+        match opened {
+            Ok((file, entry)) => {
+                if let Some(plan) = hints.layout
+                    && flags.create.is_some()
+                    && entry.attributes.size == 0
+                    && entry.attributes.layout.plan() != plan
+                {
+                    client.stripe_file(who, file.inode(), plan).explain(|| format!("open {place}: layout"))?;
+                }
+                Ok(Self::new(place.fs, What::File(file), &flags))
+            }
+            Err(Error::IsDirectory) if flags.create.is_none() => Self::open_directory(place, &flags),
+            Err(error) => Err(error).explain(|| format!("open {place}")),
+        }
+    }
+
+    fn open_directory(place: &Place<'_>, flags: &Flags) -> Outcome<Self> {
+        let FileSystem { client, who, .. } = &**place.fs;
+        let directory = match client.walk_from(who, place.directory, place.path, flags.follows) {
+            Ok(entry) if entry.attributes.kind != FileKind::Directory => Err(Error::NotDirectory),
+            Ok(_) if flags.options.access.writes() || flags.create.is_some() => Err(Error::IsDirectory),
+            Ok(entry) => Ok(entry.attributes.inode),
+            Err(error) => Err(error),
+        };
+        let directory = directory.explain(|| format!("open {place}"))?;
+        Ok(Self::new(place.fs, What::Directory(directory), flags))
+    }
+
+    /// The root directory.
+    pub fn root(fs: &Arc<FileSystem>) -> Self {
+        let flags = Flags::new(libc::O_RDONLY, 0, &Hints::default()).expect("O_RDONLY is a flag");
+        Self::new(fs, What::Directory(InodeNumber::ROOT), &flags)
+    }
+
+    fn new(fs: &Arc<FileSystem>, what: What, flags: &Flags) -> Self {
+        let Flags { options, synced, .. } = flags;
+        Self { fs: Arc::clone(fs), what, synced: *synced, appends: options.append, position: Mutex::new(0) }
+    }
+
+    /// The inode that is open.
+    pub fn inode(&self) -> InodeNumber {
+        match &self.what {
+            What::File(file) => file.inode(),
+            What::Directory(inode) => *inode,
+        }
+    }
+
+    /// The file; of a directory a failure.
+    pub fn file(&self) -> Outcome<&File> {
+        match &self.what {
+            What::File(file) => Ok(file),
+            What::Directory(_) => Err(Failure::new(libc::EISDIR, "the handle is of a directory")),
+        }
+    }
+
+    /// The directory; of a file a failure.
+    pub fn directory(&self) -> Outcome<InodeNumber> {
+        match &self.what {
+            What::File(_) => Err(Failure::new(libc::ENOTDIR, "the handle is of a file")),
+            What::Directory(inode) => Ok(*inode),
+        }
+    }
+
+    /// Writes all, at the end if it appends.
+    pub fn write(&self, bytes: &[u8], offset: u64) -> Outcome {
+        let file = self.file()?;
+        file.write_at(bytes, offset).explain(|| format!("write {} bytes at offset {offset}", bytes.len()))?;
+        if self.synced { file.sync().explain(|| "write through to the device") } else { Ok(()) }
+    }
+
+    /// Reads, fewer bytes at the end of the file only.
+    pub fn read(&self, memory: &mut [u8], offset: u64) -> Outcome<usize> {
+        let length = memory.len();
+        self.file()?.read_at(memory, offset).explain(|| format!("read {length} bytes at offset {offset}"))
+    }
+
+    /// The position, for the length of a read or write.
+    pub fn position(&self) -> MutexGuard<'_, u64> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes back; errors of earlier writes show here.
+    pub fn flush(&self) -> Outcome {
+        match &self.what {
+            What::File(file) => file.flush().explain(|| "close"),
+            What::Directory(_) => Ok(()),
+        }
+    }
+}

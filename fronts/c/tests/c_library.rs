@@ -1,0 +1,218 @@
+//! The C library as programs get it: linked with its versions of symbols, called from C, checked by sanitizers.
+//!
+//! The programs are in `tests/c`; this builds and runs them, beside a file system of two nodes that `weft up` starts.
+//! They need what `cargo build --workspace` has built: `weft`, and the archive of this package.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Name of the file system of a test.
+const NAME: &str = "c-library";
+/// Tests of `main.c` that fork: the child's copies of its parent's memory are leaks to a checker of leaks.
+const FORKING: &str = "forks";
+const TESTS: [&str; 10] =
+    ["files", "names", "attributes", "listings", "pieces", "locks", "queues", "threads", "handles", "arguments"];
+const LATER_TESTS: [&str; 3] = ["options", "signals", "ends"];
+
+/// Where cargo puts what it builds: `target/debug`.
+fn binaries() -> PathBuf {
+    let own = std::env::current_exe().expect("a test knows its program");
+    own.ancestors().nth(2).expect("it is in the folder deps").to_owned()
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+    output
+}
+
+/// Whether a program is installed; says so if not.
+fn is_installed(program: &str) -> bool {
+    let is_there = Command::new(program).arg("--version").output().is_ok();
+    if !is_there {
+        eprintln!("skip: {program} is not installed");
+    }
+    is_there
+}
+
+/// Header and libraries, as they are installed.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let place = binaries().join("c-library");
+        run(Command::new(package().join("../../scripts/c-library.sh")).args([&binaries(), &place]));
+        place
+    })
+}
+
+/// What a C program is built with: as pkg-config would say.
+fn compiler(program: &str, output: &Path) -> Command {
+    let mut command = Command::new(program);
+    let (include, libraries) = (library().join("include"), library().join("lib"));
+    command.args(["-Wall", "-Wextra", "-Werror", "-g"]).arg("-o").arg(output);
+    command.arg(format!("-I{}", include.display())).arg(format!("-L{}", libraries.display()));
+    command.arg(format!("-Wl,-rpath,{}", libraries.display()));
+    command
+}
+
+/// Builds the suite. Returns its program.
+fn suite(name: &str, flags: &[&str]) -> PathBuf {
+    let output = library().join(name);
+    let sources = ["main.c", "use.c", "refusals.c", "processes.c"].map(|file| package().join("tests/c").join(file));
+    run(compiler("cc", &output).arg("-std=c11").args(flags).args(sources).args(["-lweft", "-lpthread"]));
+    output
+}
+
+/// A file system for one test. It ends with this.
+struct FileSystem(PathBuf);
+
+impl FileSystem {
+    fn start(test: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("weft-c-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(directory.join("store")).expect("made");
+        let started = Self(directory);
+        let store = started.0.join("store");
+        run(started.command(&binaries().join("weft")).args(["up", NAME, "--nodes", "2", "--store"]).arg(store));
+        started
+    }
+
+    /// A command that finds the file system.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("XDG_RUNTIME_DIR", &self.0).env_remove("WEFT_KEY");
+        command
+    }
+
+    fn run_suite(&self, program: &Path, tests: &[&str]) {
+        run(self.command(program).arg(NAME).args(tests));
+    }
+
+    /// What a program that ended without closing it has left.
+    fn check_unclosed(&self) {
+        let told = run(self.command(&binaries().join("weft")).args(["cat", &format!("{NAME}:/ends")]));
+        assert_eq!(told.stdout, b"unclosed\n");
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        let ended = self.command(&binaries().join("weft")).args(["down", "--force", NAME]).output();
+        let removed = std::fs::remove_dir_all(&self.0);
+        if !std::thread::panicking() {
+            assert!(ended.expect("started").status.success() && removed.is_ok());
+        }
+    }
+}
+
+#[test]
+fn c_programs_do_what_they_would_with_files() {
+    let file_system = FileSystem::start("suite");
+    let program = suite("suite", &["-O2"]);
+    file_system.run_suite(&program, &[]);
+    file_system.check_unclosed();
+    let sockets = run(file_system.command(&program).env("WEFT_TRANSPORT", "tcp").arg(NAME));
+    assert!(String::from_utf8_lossy(&sockets.stdout).ends_with("ends holds\n"));
+}
+
+#[test]
+fn c_programs_use_no_memory_that_is_not_theirs() {
+    let file_system = FileSystem::start("sanitized");
+    let program = suite("suite-sanitized", &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    let tests = [&TESTS[..], &LATER_TESTS].concat();
+    file_system.run_suite(&program, &tests);
+    file_system.check_unclosed();
+    run(file_system.command(&program).env("ASAN_OPTIONS", "detect_leaks=0").args([NAME, FORKING]));
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    if !is_installed("valgrind") {
+        return;
+    }
+    let file_system = FileSystem::start("valgrind");
+    let program = suite("suite-valgrind", &[]);
+    let mut command = file_system.command(Path::new("valgrind"));
+    command.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    run(command.arg(program).arg(NAME).args(TESTS).args(LATER_TESTS));
+    file_system.check_unclosed();
+}
+
+#[test]
+fn the_library_can_be_linked_statically_and_from_cpp() {
+    if !is_installed("c++") {
+        return;
+    }
+    let file_system = FileSystem::start("linked");
+    let source = library().join("version.cc");
+    std::fs::write(&source, "#include <weft.h>\n#include <cstdio>\nint main() { std::puts(weft_version()); }\n")
+        .unwrap();
+    let archive = library().join("lib/libweft.a");
+    let output = library().join("version");
+    run(compiler("c++", &output).arg(&source).arg(archive).args(["-lpthread", "-lm", "-ldl", "-lrt", "-lutil"]));
+    let told = run(&mut file_system.command(&output));
+    assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), env!("CARGO_PKG_VERSION"));
+}
+
+/// The program of the guide, and that of the examples.
+#[test]
+fn programs_of_the_guide_do_what_it_says() {
+    let file_system = FileSystem::start("guide");
+    let root = package().join("../..");
+    let guide = std::fs::read_to_string(root.join("docs/guide/c.md")).expect("the guide is there");
+    let (_, rest) = guide.split_once("```c\n").expect("it has a program");
+    let (program, _) = rest.split_once("```").expect("which ends");
+    let source = library().join("guide.c");
+    std::fs::write(&source, program.replace("\"job\"", &format!("\"{NAME}\""))).unwrap();
+    let build = |name: &str, source: &Path| {
+        let output = library().join(name);
+        run(compiler("cc", &output).arg(source).arg("-lweft"));
+        output
+    };
+    let told = run(&mut file_system.command(&build("guide", &source)));
+    assert_eq!(told.stdout, b"hello\n");
+
+    run(file_system.command(&binaries().join("weft")).args(["mkdir", "-p", &format!("{NAME}:/a/b")]));
+    run(file_system.command(&binaries().join("weft")).arg("cp").arg(source).arg(format!("{NAME}:/a/b/guide.c")));
+    let told = run(file_system.command(&build("tally", &root.join("examples/c/tally.c"))).args([NAME, "/"]));
+    let bytes = 5 + std::fs::metadata(library().join("guide.c")).unwrap().len();
+    let expected = format!("2 files, {bytes} bytes, {bytes} of them on this machine\n");
+    assert_eq!(String::from_utf8_lossy(&told.stdout), expected);
+}
+
+#[test]
+fn symbols_have_versions_and_the_library_a_soname() {
+    let library = library().join("lib/libweft.so");
+    let dynamic = run(Command::new("readelf").arg("-d").arg(&library));
+    let text = String::from_utf8_lossy(&dynamic.stdout).into_owned();
+    assert!(text.contains("Library soname: [libweft.so.0]"), "{text}");
+
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&library));
+    let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
+    let told: Vec<&str> = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    let exported: Vec<&str> = told.iter().filter_map(|symbol| symbol.strip_suffix("@@WEFT_0.1")).collect();
+    let others: Vec<_> = told.iter().filter(|symbol| !symbol.contains("WEFT_0.1")).collect();
+    assert!(others.is_empty(), "{others:?}");
+
+    let header = std::fs::read_to_string(package().join("weft.h")).expect("the header is there");
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for symbol in &exported {
+        assert!(header.contains(&format!("{symbol}(")), "{symbol} is not in weft.h");
+    }
+    let declared =
+        header.split(|c: char| !is_letter(c) && c != '(').filter_map(|word| word.split_once('(').map(|w| w.0));
+    for name in declared.filter(|name| name.starts_with("weft_")) {
+        assert!(exported.contains(&name), "{name}, of weft.h, is not in the library");
+    }
+}
