@@ -15,7 +15,8 @@ impl Client {
         self.walk_from(who, InodeNumber::ROOT, path, follow_last)
     }
 
-    /// As [`Client::walk`], but a path that does not begin with `/` is walked from a directory.
+    /// As [`Client::walk`], but a path that does not begin with `/` is walked from a directory. To go up from that by
+    /// `..` needs permission to read it.
     pub fn walk_from(
         &self,
         who: &Credentials,
@@ -71,8 +72,7 @@ impl Client {
             return Ok(directory);
         }
         let listing = self.read_directory(who, inode, Cookie::START, 1, false)?;
-        let parent = listing.parent.expect("the first page of a listing tells the directory's parent");
-        self.attributes(who, parent)
+        self.attributes(who, listing.parent.ok_or(Error::Malformed)?)
     }
 
     /// Walks to the directory that holds the last component: for making, removing and renaming it.

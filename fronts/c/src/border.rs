@@ -86,7 +86,7 @@ extern "C" fn weft_strerror(error: c_int) -> *const c_char {
     };
     match LAST.try_with(own) {
         Ok(Some(text)) => text,
-        // SAFETY: strerror_l takes any number, and the C locale's texts are constant.
+        // SAFETY: it takes any number; glibc's texts are constant, or the thread's own.
         _ => unsafe { libc::strerror(errno) },
     }
 }

@@ -9,6 +9,7 @@ use std::ffi::{OsStr, c_char, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 use weft_client::{Client, ClientOptions, FindError, Instance, Way};
@@ -117,6 +118,8 @@ impl<'a> Settings<'a> {
     }
 }
 
+/// The next file system's number.
+static NUMBERS: AtomicU32 = AtomicU32::new(1);
 /// File systems that are connected, for the end of the process.
 static CONNECTED: Mutex<Vec<(Process, Weak<FileSystem>)>> = Mutex::new(Vec::new());
 
@@ -152,7 +155,7 @@ fn connect(name: Option<&str>, settings: &Settings<'_>) -> Outcome<Arc<FileSyste
     let who = client.credentials();
     let mut connected = CONNECTED.lock().unwrap_or_else(PoisonError::into_inner);
     connected.retain(|(_, fs)| fs.strong_count() > 0);
-    let number = u32::try_from(connected.len()).expect("there is no memory for so many") + 1;
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let fs = Arc::new(FileSystem { client, who, umask: umask(), number, made_in: forks::this_process() });
     connected.push((fs.made_in, Arc::downgrade(&fs)));
     drop(connected);

@@ -44,26 +44,45 @@ impl Cursor {
     }
 }
 
+/// Stores the next entries. An error after some of them is left to the next call.
 fn read(directory: &OpenFile, cursor: &mut Cursor, with_attributes: bool, entries: &mut [Dirent]) -> Outcome<usize> {
-    let (fs, inode) = (&directory.fs, directory.directory()?);
     let mut stored = 0;
     while stored < entries.len() && cursor.next < cursor.end {
-        let wanted = u32::try_from(entries.len() - stored).unwrap_or(u32::MAX).min(PAGE_ENTRIES_MAX);
-        let after = Cookie::from_raw(cursor.next);
-        let page = fs.client.read_directory(&fs.who, inode, after, wanted, with_attributes).explain(|| "readdir")?;
-        for entry in page.entries {
-            if stored == entries.len() {
-                return Ok(stored);
-            }
-            if entry.cookie.raw() > cursor.end {
-                cursor.next = cursor.end;
-                return Ok(stored);
-            }
-            cursor.next = entry.cookie.raw();
-            stored += usize::from(store(directory, &entry, with_attributes, &mut entries[stored])?);
+        match read_page(directory, cursor, with_attributes, &mut entries[stored..]) {
+            Ok(count) => stored += count,
+            Err((count, _)) if stored + count > 0 => return Ok(stored + count),
+            Err((_, failure)) => return Err(failure),
         }
-        cursor.next = page.next.map_or(cursor.end, Cookie::raw);
     }
+    Ok(stored)
+}
+
+/// Stores entries of one page. An error comes with how many were stored before it; the cursor stands behind them.
+fn read_page(
+    directory: &OpenFile,
+    cursor: &mut Cursor,
+    with_attributes: bool,
+    entries: &mut [Dirent],
+) -> Result<usize, (usize, Failure)> {
+    let (fs, mut stored) = (&directory.fs, 0);
+    let inode = directory.directory().map_err(|failure| (0, failure))?;
+    let wanted = u32::try_from(entries.len()).unwrap_or(u32::MAX).min(PAGE_ENTRIES_MAX);
+    let after = Cookie::from_raw(cursor.next);
+    let page = fs.client.read_directory(&fs.who, inode, after, wanted, with_attributes);
+    let page = page.explain(|| "readdir").map_err(|failure| (0, failure))?;
+    for entry in page.entries {
+        if stored == entries.len() {
+            return Ok(stored);
+        }
+        if entry.cookie.raw() > cursor.end {
+            cursor.next = cursor.end;
+            return Ok(stored);
+        }
+        let is_there = store(directory, &entry, with_attributes, &mut entries[stored]);
+        stored += usize::from(is_there.map_err(|failure| (stored, failure))?);
+        cursor.next = entry.cookie.raw();
+    }
+    cursor.next = page.next.map_or(cursor.end, Cookie::raw);
     Ok(stored)
 }
 
