@@ -52,7 +52,8 @@ fn changes_of(record: &Record) -> Vec<Change> {
         path: path.to_owned(),
         appears,
         begun: record.begun,
-        ended: record.ended,
+        // The node may still be at work on a lost call.
+        ended: if record.is_lost { Moment::MAX } else { record.ended },
         is_doubtful: record.is_lost || !is_certain,
     };
     match &record.call {
@@ -119,15 +120,21 @@ fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::concurrent::history::Fault;
     use crate::outcome::{Entry, Reply};
+    use rustix::io::Errno;
 
     fn holds(lines: &[(&str, Moment, Moment, Outcome)]) -> bool {
+        holds_with(lines, Vec::new())
+    }
+
+    fn holds_with(lines: &[(&str, Moment, Moment, Outcome)], faults: Vec<Fault>) -> bool {
         let done = lines.iter().map(|(line, begun, ended, outcome)| {
             let (who, call) = line.split_once(' ').expect("a worker and a call");
             let reply = Reply { outcome: outcome.clone(), begun: *begun, ended: *ended, wall_begun: 0, wall_ended: 0 };
             (who.parse().expect(who), call.parse().expect(call), reply)
         });
-        check(&History::new(done.collect(), Vec::new())).is_ok()
+        check(&History::new(done.collect(), faults)).is_ok()
     }
 
     fn entries(names: &[&str]) -> Outcome {
@@ -150,5 +157,24 @@ mod tests {
         };
         assert!(listing(&[".", "..", "f"]) && listing(&["g", "f"]));
         assert!(!listing(&["g"]) && !listing(&["f", "f"]) && !listing(&["f", "h"]) && !listing(&["f", "x"]));
+    }
+
+    /// As `spread-4` 28090009 had it.
+    #[test]
+    fn a_lost_rename_may_be_made_after_its_mount_was_killed() {
+        let listing = |names: &[&str], faults: Vec<Fault>| {
+            let lines = [
+                ("a0 open h0 g wronly creat", 1, 2, Outcome::Opened(1)),
+                ("b0 rename g f", 3, 6, Outcome::Failed(Errno::CONNABORTED.raw_os_error())),
+                ("n0 open h0 g rdonly creat", 7, 8, Outcome::Opened(1)),
+                ("a0 opendir h1 .", 10, 11, Outcome::Opened(9)),
+                ("a0 readdir h1 4096", 12, 13, entries(names)),
+                ("a0 readdir h1 4096", 14, 15, entries(&[])),
+            ];
+            holds_with(&lines, faults)
+        };
+        let killed = vec![Fault { mount: 'b', begun: 5, ended: 9, is_kill: true }];
+        assert!(listing(&["f"], killed.clone()) && listing(&["g"], killed.clone()));
+        assert!(!listing(&["f"], Vec::new()) && listing(&["g"], Vec::new()) && !listing(&["x"], killed));
     }
 }
