@@ -11,7 +11,8 @@ use weft_protocol::{AttributeChanges, Attributes, FileKind, TimeChange, Timestam
 const PREFERRED_IO_BYTES: u32 = 128 << 10;
 /// Unit of `stx_blocks`, bytes.
 const BLOCK_BYTES: u64 = 512;
-const NANOSECONDS: i64 = 1_000_000_000;
+/// In a second.
+const NANOSECONDS: u32 = 1_000_000_000;
 /// Means an owner or group that stays.
 const UNCHANGED: u32 = u32::MAX;
 
@@ -42,8 +43,7 @@ pub fn statx_of(fs: &FileSystem, attributes: &Attributes) -> libc::statx {
 fn time(time: Timestamp) -> libc::statx_timestamp {
     // SAFETY: integers, of which any are values.
     let mut told: libc::statx_timestamp = unsafe { std::mem::zeroed() };
-    told.tv_sec = time.0.div_euclid(NANOSECONDS);
-    told.tv_nsec = u32::try_from(time.0.rem_euclid(NANOSECONDS)).expect("nanoseconds are below 10^9");
+    (told.tv_sec, told.tv_nsec) = time.parts();
     told
 }
 
@@ -117,9 +117,8 @@ fn change(fs: FsHandle, path: *const c_char, verb: &str, changes: &AttributeChan
     let fs = fs.get()?;
     // SAFETY: it is as `weft.h` says.
     let place = Place::new(&fs, unsafe { raw::text(path, "path") }?);
-    let what = || format!("{verb} {place}");
-    let inode = fs.client.walk(&fs.who, place.path, true).explain(what)?.attributes.inode;
-    fs.client.set_attributes(&fs.who, inode, changes).map(drop).explain(what)
+    let inode = place.inode(verb)?;
+    fs.client.set_attributes(&fs.who, inode, changes).map(drop).explain(|| format!("{verb} {place}"))
 }
 
 /// See `weft.h`.
@@ -166,11 +165,9 @@ fn time_change(time: &libc::timespec) -> Outcome<Option<TimeChange>> {
     match time.tv_nsec {
         libc::UTIME_NOW => Ok(Some(TimeChange::Now)),
         libc::UTIME_OMIT => Ok(None),
-        nanoseconds if (0..NANOSECONDS).contains(&nanoseconds) => {
-            // What a timestamp cannot hold becomes the nearest that it can, as the kernel does.
-            let total = time.tv_sec.saturating_mul(NANOSECONDS).saturating_add(nanoseconds);
-            Ok(Some(TimeChange::To(Timestamp(total))))
-        }
-        nanoseconds => Err(Failure::invalid(format!("{nanoseconds} nanoseconds"))),
+        nanoseconds => match u32::try_from(nanoseconds).ok().filter(|nanoseconds| *nanoseconds < NANOSECONDS) {
+            Some(nanoseconds) => Ok(Some(TimeChange::To(Timestamp::from_parts(time.tv_sec, nanoseconds)))),
+            None => Err(Failure::invalid(format!("{nanoseconds} nanoseconds"))),
+        },
     }
 }

@@ -48,7 +48,7 @@ thread_local! {
     static LAST: RefCell<(i32, CString)> = RefCell::default();
 }
 
-/// Runs a call. Returns what C is told: a count, or -errno.
+/// Runs a call. Returns the count, or -errno.
 pub fn count(call: impl FnOnce() -> Outcome<usize>) -> isize {
     // What a panic left half done belongs to the client library, whose locks and tables stand a panic.
     let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {

@@ -3,7 +3,7 @@
 use crate::border::{Explain, Failure, Outcome, status};
 use crate::forks::{self, Process};
 use crate::handles::{Handle, Kind, Table};
-use crate::raw::{self, Sized_};
+use crate::raw::{self, Extensible};
 use crate::signals;
 use std::ffi::{OsStr, c_char, c_int};
 use std::io;
@@ -13,12 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 use weft_client::{Client, ClientOptions, FindError, Instance, Way};
+use weft_protocol::limits::NAME_BYTES_MAX;
 use weft_protocol::{Credentials, Error};
 
 /// Blocks of `weft_statvfs`, bytes.
 const BLOCK_BYTES: u64 = 4096;
-/// Longest name, bytes.
-const NAME_BYTES_MAX: u64 = 255;
 /// Permissions that nobody gets where it is not known what the process takes from others.
 const UMASK_DEFAULT: u16 = 0o022;
 
@@ -35,11 +34,6 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// The process that connected.
-    pub fn made_in(&self) -> Process {
-        self.made_in
-    }
-
     /// Permissions of what is made.
     pub fn permissions(&self, mode: libc::mode_t) -> u16 {
         let mode = u16::try_from(mode & 0o7777).expect("12 bits");
@@ -77,7 +71,7 @@ pub struct Options {
 }
 
 // SAFETY: integers and pointers, which are looked at only as `weft.h` says; the size is the first.
-unsafe impl Sized_ for Options {
+unsafe impl Extensible for Options {
     const FIRST_BYTES: usize = size_of::<Options>();
     const NAME: &str = "weft_options";
 }
@@ -185,7 +179,7 @@ fn umask() -> u16 {
     line.and_then(|octal| u16::from_str_radix(octal.trim(), 8).ok()).unwrap_or(UMASK_DEFAULT)
 }
 
-/// At the end of the process: what it has written is as lasting as what was written to any other file.
+/// Has the end of the process disconnect, so that what was written survives it as in any other file system.
 fn disconnect_at_exit() {
     static REGISTERED: Once = Once::new();
     extern "C" fn at_exit() {
@@ -225,7 +219,7 @@ extern "C" fn weft_statvfs(fs: FsHandle, space: Option<&mut libc::statvfs>) -> c
         space.f_blocks = told.total / BLOCK_BYTES;
         (space.f_bfree, space.f_bavail) = (told.free / BLOCK_BYTES, told.free / BLOCK_BYTES);
         space.f_files = told.files;
-        space.f_namemax = NAME_BYTES_MAX;
+        space.f_namemax = NAME_BYTES_MAX as u64;
         Ok(())
     })
 }

@@ -14,7 +14,7 @@ pub struct Extent {
     offset: i64,
 }
 
-// SAFETY: the memory is that of whoever made the call, who lends it to any thread that the library uses.
+// SAFETY: the caller owns the memory, and lends it to whichever thread of the library serves the request.
 unsafe impl Send for Extent {}
 
 /// `struct weft_strided`.

@@ -6,7 +6,7 @@ use weft_protocol::StripePlan;
 
 const REGISTRATION: &str = "rdma=";
 
-/// What an open is told beside its flags.
+/// What a caller asks of an open beyond its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hints {
     /// Layout of a file that it makes; `None`: what the directory hands down.

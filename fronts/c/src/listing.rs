@@ -2,14 +2,15 @@
 
 use crate::attributes::statx_of;
 use crate::border::{Explain, Failure, Outcome, count, status};
+use crate::connection::FileSystem;
 use crate::open_file::{FileHandle, OpenFile};
 use crate::raw;
 use std::ffi::{c_int, c_uint};
 use weft_protocol::message::shard::DirectoryEntry;
-use weft_protocol::{Cookie, Error, FileKind};
+use weft_protocol::{Cookie, Error, FileKind, InodeNumber};
 
 /// Entries that are asked for at a time.
-const PAGE_ENTRIES_MAX: u32 = 1024;
+const PAGE_ENTRIES_MAX: usize = 1024;
 /// What no name is after.
 const COOKIES_END: u64 = 1 << 63;
 
@@ -46,9 +47,9 @@ impl Cursor {
 
 /// Stores the next entries. An error after some of them is left to the next call.
 fn read(directory: &OpenFile, cursor: &mut Cursor, with_attributes: bool, entries: &mut [Dirent]) -> Outcome<usize> {
-    let mut stored = 0;
+    let (inode, mut stored) = (directory.directory()?, 0);
     while stored < entries.len() && cursor.next < cursor.end {
-        match read_page(directory, cursor, with_attributes, &mut entries[stored..]) {
+        match read_page((&directory.fs, inode), cursor, with_attributes, &mut entries[stored..]) {
             Ok(count) => stored += count,
             Err((count, _)) if stored + count > 0 => return Ok(stored + count),
             Err((_, failure)) => return Err(failure),
@@ -59,16 +60,15 @@ fn read(directory: &OpenFile, cursor: &mut Cursor, with_attributes: bool, entrie
 
 /// Stores entries of one page. An error comes with how many were stored before it; the cursor stands behind them.
 fn read_page(
-    directory: &OpenFile,
+    (fs, directory): (&FileSystem, InodeNumber),
     cursor: &mut Cursor,
     with_attributes: bool,
     entries: &mut [Dirent],
 ) -> Result<usize, (usize, Failure)> {
-    let (fs, mut stored) = (&directory.fs, 0);
-    let inode = directory.directory().map_err(|failure| (0, failure))?;
-    let wanted = u32::try_from(entries.len()).unwrap_or(u32::MAX).min(PAGE_ENTRIES_MAX);
+    let mut stored = 0;
+    let wanted = u32::try_from(entries.len().min(PAGE_ENTRIES_MAX)).expect("a page has few entries");
     let after = Cookie::from_raw(cursor.next);
-    let page = fs.client.read_directory(&fs.who, inode, after, wanted, with_attributes);
+    let page = fs.client.read_directory(&fs.who, directory, after, wanted, with_attributes);
     let page = page.explain(|| "readdir").map_err(|failure| (0, failure))?;
     for entry in page.entries {
         if stored == entries.len() {
@@ -78,7 +78,7 @@ fn read_page(
             cursor.next = cursor.end;
             return Ok(stored);
         }
-        let is_there = store(directory, &entry, with_attributes, &mut entries[stored]);
+        let is_there = store(fs, &entry, with_attributes, &mut entries[stored]);
         stored += usize::from(is_there.map_err(|failure| (stored, failure))?);
         cursor.next = entry.cookie.raw();
     }
@@ -87,8 +87,7 @@ fn read_page(
 }
 
 /// Returns false if the entry is gone.
-fn store(directory: &OpenFile, entry: &DirectoryEntry, with_attributes: bool, into: &mut Dirent) -> Outcome<bool> {
-    let fs = &directory.fs;
+fn store(fs: &FileSystem, entry: &DirectoryEntry, with_attributes: bool, into: &mut Dirent) -> Outcome<bool> {
     // SAFETY: integers, of which any are values.
     *into = unsafe { std::mem::zeroed() };
     into.ino = entry.inode.raw();

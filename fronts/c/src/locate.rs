@@ -2,6 +2,7 @@
 
 use crate::border::{Explain, Failure, Outcome, count};
 use crate::connection::{FileSystem, FsHandle};
+use crate::open_file::Place;
 use crate::raw;
 use std::ffi::c_char;
 use weft_client::Location;
@@ -65,12 +66,11 @@ extern "C" fn weft_locate(
         let mut stored = 0;
         for (file, path) in paths.iter().enumerate() {
             // SAFETY: it is as `weft.h` says.
-            let path = unsafe { raw::text(*path, "a path") }?;
-            let what = || format!("locate {}", String::from_utf8_lossy(path));
-            let inode = fs.client.walk(&fs.who, path, true).explain(what)?.attributes.inode;
-            for location in fs.client.locate(&fs.who, inode).explain(what)? {
-                if let Some(place) = into.get_mut(stored) {
-                    *place = LocationOfC::new(&fs, file, &location)?;
+            let place = Place::new(&fs, unsafe { raw::text(*path, "a path") }?);
+            let located = fs.client.locate(&fs.who, place.inode("locate")?);
+            for location in located.explain(|| format!("locate {place}"))? {
+                if let Some(into) = into.get_mut(stored) {
+                    *into = LocationOfC::new(&fs, file, &location)?;
                 }
                 stored += 1;
             }

@@ -78,6 +78,12 @@ impl<'a> Place<'a> {
         Ok(Self { fs: &directory.fs, directory: directory.directory()?, path })
     }
 
+    /// The inode that the path leads to.
+    pub fn inode(&self, verb: &str) -> Outcome<InodeNumber> {
+        let entry = self.fs.client.walk_from(&self.fs.who, self.directory, self.path, true);
+        Ok(entry.explain(|| format!("{verb} {self}"))?.attributes.inode)
+    }
+
     /// For the texts of failures.
     pub fn shown(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.path)

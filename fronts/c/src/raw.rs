@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 ///
 /// # Safety
 /// All bit patterns are values of it, and its first field is a `usize`: its size.
-pub unsafe trait Sized_: Copy {
+pub unsafe trait Extensible: Copy {
     /// Its size in the first version.
     const FIRST_BYTES: usize;
     /// Its name in C.
@@ -92,7 +92,7 @@ fn check_aligned<T>(pointer: *const T, what: &str) -> Outcome {
 ///
 /// # Safety
 /// `pointer` has as many bytes as the size that it begins with.
-pub unsafe fn sized<T: Sized_>(pointer: *const T, what: &str) -> Outcome<T> {
+pub unsafe fn sized<T: Extensible>(pointer: *const T, what: &str) -> Outcome<T> {
     if pointer.is_null() {
         return Err(null(what));
     }

@@ -3,7 +3,7 @@
 use crate::border::{Explain, Failure, Outcome, count};
 use crate::extents::{self, Extent};
 use crate::open_file::{FileHandle, OpenFile};
-use crate::raw::{self, Sized_};
+use crate::raw::{self, Extensible};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Request {
 }
 
 // SAFETY: integers and pointers, which are looked at only as `weft.h` says; the size is the first.
-unsafe impl Sized_ for Request {
+unsafe impl Extensible for Request {
     const FIRST_BYTES: usize = size_of::<Request>();
     const NAME: &str = "weft_request";
 }

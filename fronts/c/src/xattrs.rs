@@ -1,7 +1,8 @@
 //! Extended attributes.
 
 use crate::border::{Explain, Failure, Outcome, count, status};
-use crate::connection::FsHandle;
+use crate::connection::{FileSystem, FsHandle};
+use crate::open_file::Place;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_void};
 use weft_client::XattrKey;
@@ -9,7 +10,7 @@ use weft_protocol::{InodeNumber, XattrExpectation, XattrValue};
 
 /// The inode at a path, and the attribute's name.
 struct Named<'a> {
-    fs: &'a crate::connection::FileSystem,
+    fs: &'a FileSystem,
     inode: InodeNumber,
     key: XattrKey,
     text: String,
@@ -18,7 +19,7 @@ struct Named<'a> {
 impl<'a> Named<'a> {
     /// # Safety
     /// Path and name are as `weft.h` says.
-    unsafe fn new(fs: &'a crate::connection::FileSystem, path: *const c_char, name: *const c_char) -> Outcome<Self> {
+    unsafe fn new(fs: &'a FileSystem, path: *const c_char, name: *const c_char) -> Outcome<Self> {
         // SAFETY: as above.
         let (path, name) = unsafe { (raw::text(path, "path")?, raw::text(name, "name")?) };
         let text = format!("{} of {}", String::from_utf8_lossy(name), String::from_utf8_lossy(path));
@@ -107,8 +108,9 @@ extern "C" fn weft_listxattr(fs: FsHandle, path: *const c_char, names: *mut c_ch
         let fs = fs.get()?;
         // SAFETY: both are as `weft.h` says.
         let (path, into) = unsafe { (raw::text(path, "path")?, raw::slice_mut(names.cast::<u8>(), length, "names")?) };
-        let what = format!("list the extended attributes of {}", String::from_utf8_lossy(path));
-        let inode = fs.client.walk(&fs.who, path, true).explain(|| &what)?.attributes.inode;
+        let place = Place::new(&fs, path);
+        let what = format!("list the extended attributes of {place}");
+        let inode = place.inode("list the extended attributes of")?;
         let mut list = Vec::new();
         for name in fs.client.list_xattrs(&fs.who, inode).explain(|| &what)? {
             list.extend_from_slice(name.as_bytes());
