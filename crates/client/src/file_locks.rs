@@ -8,6 +8,7 @@ use crate::block_on::{block_on, lock};
 use crate::file::{File, OpenFile};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 use weft_client_core::LockRequest;
 use weft_protocol::{Error, HeldLock, LockRange, RangeLock, Result};
 use weft_transport::before_wait::{Waiting, before_wait};
@@ -93,26 +94,33 @@ impl LockWait {
     /// Waits until the ranges are locked. [`Error::Interrupted`]: the wait was given up.
     pub fn wait(&self) -> Result<()> {
         loop {
-            match self.ended() {
+            if let Some(result) = self.wait_for(Duration::MAX) {
+                return result;
+            }
+        }
+    }
+
+    /// As [`LockWait::wait`], but returns `None` if that takes longer than `time`: then it may be waited for again.
+    pub fn wait_for(&self, time: Duration) -> Option<Result<()>> {
+        loop {
+            match self.ended(time)? {
                 // Nothing was locked yet; the request waits once more, behind those that came meanwhile.
                 Err(Error::SessionEnded) if !self.cancelled.load(Ordering::SeqCst) => {
                     *lock(&self.ended.result) = None;
                     self.begin();
                 }
-                result => return result,
+                result => return Some(result),
             }
         }
     }
 
-    fn ended(&self) -> Result<()> {
-        let mut result = lock(&self.ended.result);
-        loop {
-            if let Some(result) = &*result {
-                return result.clone();
-            }
+    fn ended(&self, time: Duration) -> Option<Result<()>> {
+        let result = lock(&self.ended.result);
+        if result.is_none() {
             before_wait(Waiting::Sleeps);
-            result = self.ended.changed.wait(result).unwrap_or_else(PoisonError::into_inner);
         }
+        let waited = self.ended.changed.wait_timeout_while(result, time, |result| result.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
     /// Gives up, from any thread: `wait` returns [`Error::Interrupted`], or well if the ranges were locked before.

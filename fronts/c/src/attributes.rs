@@ -1,16 +1,13 @@
 //! Attributes.
 
-use crate::border::{Explain, Failure, Outcome, status};
-use crate::connection::{FileSystem, FsHandle};
-use crate::open_file::{FileHandle, Place};
+use crate::border::status;
+use crate::connection::FsHandle;
+use crate::handles::FileHandle;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_uint};
-use weft_protocol::{AttributeChanges, Attributes, FileKind, TimeChange, Timestamp};
+use weft_library::{BLOCK_BYTES, Failure, FileSystem, Outcome, PREFERRED_IO_BYTES, Place};
+use weft_protocol::{AttributeChanges, Attributes, TimeChange, Timestamp};
 
-/// What programs read and write at a time through their own buffers.
-const PREFERRED_IO_BYTES: u32 = 128 << 10;
-/// Unit of `stx_blocks`, bytes.
-const BLOCK_BYTES: u64 = 512;
 /// In a second.
 const NANOSECONDS: u32 = 1_000_000_000;
 /// Means an owner or group that stays.
@@ -20,16 +17,11 @@ const UNCHANGED: u32 = u32::MAX;
 pub fn statx_of(fs: &FileSystem, attributes: &Attributes) -> libc::statx {
     // SAFETY: integers, of which any are values.
     let mut told: libc::statx = unsafe { std::mem::zeroed() };
-    let kind = match attributes.kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-    };
     told.stx_mask = libc::STATX_BASIC_STATS;
     told.stx_blksize = PREFERRED_IO_BYTES;
     told.stx_nlink = attributes.links;
     (told.stx_uid, told.stx_gid) = (attributes.uid, attributes.gid);
-    told.stx_mode = u16::try_from(kind).expect("kinds are in the upper 4 of 16 bits") | attributes.mode & 0o7777;
+    told.stx_mode = u16::try_from(weft_library::mode(attributes)).expect("types are the upper 4 of 16 bits");
     told.stx_ino = attributes.inode.raw();
     told.stx_size = attributes.size;
     told.stx_blocks = attributes.size.div_ceil(BLOCK_BYTES);
@@ -53,8 +45,7 @@ fn statx(place: &Place<'_>, flags: c_int, told: Option<&mut libc::statx>) -> Out
         return Err(Failure::invalid(format!("flags {flags:#x}: only AT_SYMLINK_NOFOLLOW is known")));
     }
     let follows = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    let entry = place.fs.client.walk_from(&place.fs.who, place.directory, place.path, follows);
-    *told = statx_of(place.fs, &entry.explain(|| format!("statx {place}"))?.attributes);
+    *told = statx_of(place.fs, &place.attributes(follows, "statx")?);
     Ok(())
 }
 
@@ -89,8 +80,7 @@ extern "C" fn weft_statxat(
 extern "C" fn weft_fstatx(file: FileHandle, _mask: c_uint, told: Option<&mut libc::statx>) -> c_int {
     status(|| {
         let (file, told) = (file.get()?, raw::required(told, "attributes")?);
-        let entry = file.fs.client.attributes(&file.fs.who, file.inode()).explain(|| "fstatx")?;
-        *told = statx_of(&file.fs, &entry.attributes);
+        *told = statx_of(&file.fs, &file.attributes()?);
         Ok(())
     })
 }
@@ -103,12 +93,7 @@ extern "C" fn weft_access(fs: FsHandle, path: *const c_char, mode: c_int) -> c_i
         // SAFETY: it is as `weft.h` says.
         let place = Place::new(&fs, unsafe { raw::text(path, "path") }?);
         let bits = u16::try_from(mode).ok().filter(|bits| bits & !0o7 == 0);
-        let bits = bits.ok_or_else(|| Failure::invalid(format!("access {place}: mode is {mode}")))?;
-        let entry = fs.client.walk(&fs.who, place.path, true).explain(|| format!("access {place}"))?;
-        if weft_client::may(&fs.who, &entry.attributes, bits) {
-            return Ok(());
-        }
-        Err(weft_protocol::Error::AccessDenied).explain(|| format!("access {place}"))
+        place.check_access(bits.ok_or_else(|| Failure::invalid(format!("access {place}: mode is {mode}")))?)
     })
 }
 
@@ -116,9 +101,7 @@ extern "C" fn weft_access(fs: FsHandle, path: *const c_char, mode: c_int) -> c_i
 fn change(fs: FsHandle, path: *const c_char, verb: &str, changes: &AttributeChanges) -> Outcome {
     let fs = fs.get()?;
     // SAFETY: it is as `weft.h` says.
-    let place = Place::new(&fs, unsafe { raw::text(path, "path") }?);
-    let inode = place.inode(verb)?;
-    fs.client.set_attributes(&fs.who, inode, changes).map(drop).explain(|| format!("{verb} {place}"))
+    Place::new(&fs, unsafe { raw::text(path, "path") }?).change(true, verb, changes)
 }
 
 /// See `weft.h`.

@@ -1,47 +1,9 @@
 //! What every call from C passes through.
 
-use crate::forks;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use weft_protocol::Error;
-
-/// Why a call fails.
-#[derive(Debug)]
-pub struct Failure {
-    /// As of errno(3).
-    pub errno: i32,
-    /// What was tried, on what, why it failed.
-    pub text: String,
-}
-
-/// Result of a call, or of a step of it.
-pub type Outcome<T = ()> = Result<T, Failure>;
-
-impl Failure {
-    /// A failure with this text.
-    pub fn new(errno: i32, text: impl Into<String>) -> Self {
-        Self { errno, text: text.into() }
-    }
-
-    /// An argument that cannot be.
-    pub fn invalid(text: impl Into<String>) -> Self {
-        Self::new(libc::EINVAL, text)
-    }
-}
-
-/// Adds to an error what was being done.
-pub trait Explain<T> {
-    /// `what` names the operation and its object: `open /a/b`.
-    fn explain<D: Display>(self, what: impl FnOnce() -> D) -> Outcome<T>;
-}
-
-impl<T> Explain<T> for weft_protocol::Result<T> {
-    fn explain<D: Display>(self, what: impl FnOnce() -> D) -> Outcome<T> {
-        self.map_err(|error: Error| Failure::new(error.to_errno(), format!("{}: {error}", what())))
-    }
-}
+use weft_library::{Failure, Outcome, Process, this_process};
 
 thread_local! {
     /// What `weft_strerror` tells of the thread's last failure.
@@ -102,8 +64,8 @@ extern "C" fn weft_version() -> *const c_char {
 }
 
 /// Refuses what a forked child does with its parent's connection.
-pub fn check_not_forked(made_in: forks::Process) -> Outcome {
-    if made_in == forks::this_process() {
+pub fn check_not_forked(made_in: Process) -> Outcome {
+    if made_in == this_process() {
         return Ok(());
     }
     let text = "the handle was made before fork(): the connection is the parent's; call weft_connect() in the child";

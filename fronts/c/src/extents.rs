@@ -1,9 +1,8 @@
 //! Pieces of memory and the places in a file where they belong.
 
-use crate::border::{Failure, Outcome};
-use crate::open_file::OpenFile;
 use crate::raw;
 use std::ffi::c_void;
+use weft_library::{Failure, OpenFile, Outcome};
 
 /// `struct weft_extent`.
 #[repr(C)]

@@ -1,13 +1,13 @@
 //! Opening, reading and writing.
 
-use crate::border::{Explain, Failure, Outcome, count, status};
+use crate::border::{count, status};
 use crate::connection::FsHandle;
 use crate::extents::{self, Extent, Strided};
-use crate::hints::Hints;
-use crate::open_file::{FileHandle, OpenFile, Place};
+use crate::handles::FileHandle;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
+use weft_library::{Explain, Failure, Hints, OpenFile, Outcome, Place};
 
 /// See `weft.h`.
 #[unsafe(no_mangle)]

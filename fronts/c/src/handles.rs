@@ -3,10 +3,10 @@
 //! A number has the kind of the thing, its place in the table and the place's generation. So a handle that was closed,
 //! one of another kind and one that was made up are told from those that are open.
 
-use crate::border::{Failure, Outcome, check_not_forked};
-use crate::forks::Process;
+use crate::border::check_not_forked;
 use sharded_slab::{Config, Entry, Slab};
 use std::sync::{Arc, LazyLock};
+use weft_library::{Failure, OpenFile, Outcome, Process};
 
 /// Leaves the lower bits of a handle to its kind.
 pub struct Keys;
@@ -92,3 +92,20 @@ impl<T: Kind> Handle<T> {
         Failure::new(libc::EBADF, format!("bad handle, where a {} is needed: {what}", T::NAME))
     }
 }
+
+impl Kind for OpenFile {
+    const NUMBER: usize = 2;
+    const NAME: &str = "weft_file_t";
+
+    fn table() -> &'static Table<Self> {
+        static TABLE: LazyLock<Table<OpenFile>> = Table::new();
+        &TABLE
+    }
+
+    fn made_in(&self) -> Process {
+        self.fs.made_in()
+    }
+}
+
+/// A handle of an open file or directory.
+pub type FileHandle = Handle<OpenFile>;

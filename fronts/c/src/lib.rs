@@ -1,4 +1,4 @@
-//! The C library: what `weft.h` declares, over the client library.
+//! The C library: what `weft.h` declares, over the base of all libraries (`weft-library`).
 //!
 //! Functions stand in the order of the header, a module for each of its sections. Each checks what comes from C
 //! ([`raw`], [`handles`]) and runs behind the [`border`], which stops panics, refuses the calls of forked children and
@@ -6,7 +6,7 @@
 //!
 //! Invariant: a handle is a number in a table, never an address: what C passes is looked up, not dereferenced.
 //!
-//! Not here: what an operation does (`weft-client`).
+//! Not here: what an operation does (`weft-library`, and `weft-client` below it).
 #![expect(unsafe_code, reason = "the place for it: each block says why it is sound")]
 
 mod attributes;
@@ -14,16 +14,12 @@ mod border;
 mod connection;
 mod extents;
 mod files;
-mod forks;
 mod handles;
-mod hints;
 mod listing;
 mod locate;
 mod locks;
 mod names;
-mod open_file;
 mod queue;
 mod raw;
 mod requests;
-mod signals;
 mod xattrs;

@@ -1,11 +1,10 @@
 //! Where bytes are.
 
-use crate::border::{Explain, Failure, Outcome, count};
-use crate::connection::{FileSystem, FsHandle};
-use crate::open_file::Place;
+use crate::border::count;
+use crate::connection::FsHandle;
 use crate::raw;
 use std::ffi::c_char;
-use weft_client::Location;
+use weft_library::{Failure, Located, Outcome};
 
 const HOST_BYTES: usize = 256;
 const SITE_BYTES: usize = 64;
@@ -24,15 +23,14 @@ pub struct LocationOfC {
 }
 
 impl LocationOfC {
-    fn new(fs: &FileSystem, file: usize, location: &Location) -> Outcome<Self> {
-        let map = fs.client.map();
-        let node = location.node.and_then(|node| map.node(node));
+    fn new(file: usize, located: &Located) -> Outcome<Self> {
+        let location = &located.location;
         Ok(Self {
             file: file as u64,
             offset: location.offset,
             length: location.bytes,
             node: location.node.map_or(-1, |node| i32::from(node.0)),
-            local: u32::from(node.is_some_and(|node| node.identity == fs.client.identity())),
+            local: u32::from(located.is_local),
             spare: [0; 2],
             host: text(&location.host)?,
             site: text(&location.site)?,
@@ -63,14 +61,13 @@ extern "C" fn weft_locate(
         // SAFETY: both are as `weft.h` says.
         let (paths, into) =
             unsafe { (raw::slice(paths, path_count, "paths")?, raw::slice_mut(locations, max, "locations")?) };
+        // SAFETY: each is as `weft.h` says.
+        let paths = paths.iter().map(|path| unsafe { raw::text(*path, "a path") });
         let mut stored = 0;
-        for (file, path) in paths.iter().enumerate() {
-            // SAFETY: it is as `weft.h` says.
-            let place = Place::new(&fs, unsafe { raw::text(*path, "a path") }?);
-            let located = fs.client.locate(&fs.who, place.inode("locate")?);
-            for location in located.explain(|| format!("locate {place}"))? {
+        for (file, pieces) in fs.locate(&paths.collect::<Outcome<Vec<_>>>()?)?.iter().enumerate() {
+            for located in pieces {
                 if let Some(into) = into.get_mut(stored) {
-                    *into = LocationOfC::new(&fs, file, &location)?;
+                    *into = LocationOfC::new(file, located)?;
                 }
                 stored += 1;
             }

@@ -1,10 +1,11 @@
 //! Advisory locks of byte ranges.
 
-use crate::border::{Explain, Failure, Outcome, status};
-use crate::open_file::FileHandle;
+use crate::border::status;
+use crate::handles::FileHandle;
 use crate::raw;
 use std::ffi::c_int;
-use weft_protocol::{LockMode, LockRange, RangeLock};
+use weft_library::{Explain, Failure, Outcome, lock_range, range_lock};
+use weft_protocol::{LockRange, RangeLock};
 
 const NOWAIT: c_int = 1;
 
@@ -18,19 +19,12 @@ pub struct Lock {
 
 impl Lock {
     fn range(&self) -> Outcome<LockRange> {
-        let (start, length) = (raw::unsigned(self.start, "the start")?, raw::unsigned(self.length, "the length")?);
-        let end = match length.checked_sub(1) {
-            None => LockRange::ALL.end,
-            Some(rest) => start + rest,
-        };
-        let range = LockRange { start, end };
-        let text = || format!("{length} bytes from {start} end beyond what an offset can tell");
-        if range.is_valid() { Ok(range) } else { Err(Failure::invalid(text())) }
+        lock_range(raw::unsigned(self.start, "the start")?, raw::unsigned(self.length, "the length")?)
     }
 
     fn lock(&self) -> Outcome<RangeLock> {
-        let mode = if self.exclusive != 0 { LockMode::Exclusive } else { LockMode::Shared };
-        Ok(RangeLock { range: self.range()?, mode })
+        let (start, length) = (raw::unsigned(self.start, "the start")?, raw::unsigned(self.length, "the length")?);
+        range_lock(start, length, self.exclusive != 0)
     }
 }
 

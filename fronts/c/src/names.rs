@@ -1,47 +1,15 @@
 //! Making, removing and renaming.
 
-use crate::border::{Explain, Failure, Outcome, count, status};
+use crate::border::{count, status};
 use crate::connection::FsHandle;
-use crate::open_file::{FileHandle, Place};
+use crate::handles::FileHandle;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_uint};
+use weft_library::{Failure, Place};
 use weft_protocol::message::shard::RenameMode;
-use weft_protocol::{Error, InodeNumber, Name};
 
 const RENAME_NOREPLACE: c_uint = libc::RENAME_NOREPLACE;
 const RENAME_EXCHANGE: c_uint = libc::RENAME_EXCHANGE;
-
-impl Place<'_> {
-    /// The directory and the name in it.
-    fn parent(&self, verb: &str) -> Outcome<(InodeNumber, Name)> {
-        self.fs.client.walk_to_parent_from(&self.fs.who, self.directory, self.path).explain(|| format!("{verb} {self}"))
-    }
-
-    fn make_directory(&self, mode: libc::mode_t) -> Outcome {
-        let (parent, name) = self.parent("mkdir")?;
-        let made = self.fs.client.make_directory(&self.fs.who, parent, &name, self.fs.permissions(mode));
-        made.map(drop).explain(|| format!("mkdir {self}"))
-    }
-
-    fn unlink(&self) -> Outcome {
-        let (parent, name) = self.parent("unlink")?;
-        self.fs.client.unlink(&self.fs.who, parent, &name).explain(|| format!("unlink {self}"))
-    }
-
-    fn remove_directory(&self) -> Outcome {
-        let (parent, name) = self.parent("rmdir")?;
-        self.fs.client.remove_directory(&self.fs.who, parent, &name).explain(|| format!("rmdir {self}"))
-    }
-
-    fn rename(&self, to: &Place<'_>, mode: RenameMode) -> Outcome {
-        if !std::ptr::eq(&**self.fs, &**to.fs) {
-            return Err(Failure::new(libc::EXDEV, format!("rename {self} to {to}: they are in two file systems")));
-        }
-        let ((parent, name), (new_parent, new_name)) = (self.parent("rename")?, to.parent("rename to")?);
-        let renamed = self.fs.client.rename(&self.fs.who, parent, &name, new_parent, &new_name, mode);
-        renamed.explain(|| format!("rename {self} to {to}"))
-    }
-}
 
 /// See `weft.h`.
 #[unsafe(no_mangle)]
@@ -82,11 +50,7 @@ extern "C" fn weft_link(fs: FsHandle, from: *const c_char, to: *const c_char) ->
         let fs = fs.get()?;
         // SAFETY: both are as `weft.h` says.
         let (from, to) = unsafe { (raw::text(from, "from")?, raw::text(to, "to")?) };
-        let what = || format!("link {} as {}", String::from_utf8_lossy(from), String::from_utf8_lossy(to));
-        // As Linux does, a symbolic link at its end is linked itself.
-        let inode = fs.client.walk(&fs.who, from, false).explain(what)?.attributes.inode;
-        let (parent, name) = Place::new(&fs, to).parent("link to")?;
-        fs.client.link(&fs.who, inode, parent, &name).map(drop).explain(what)
+        Place::new(&fs, from).link(&Place::new(&fs, to))
     })
 }
 
@@ -97,10 +61,7 @@ extern "C" fn weft_symlink(fs: FsHandle, target: *const c_char, path: *const c_c
         let fs = fs.get()?;
         // SAFETY: both are as `weft.h` says.
         let (target, path) = unsafe { (raw::text(target, "target")?, raw::text(path, "path")?) };
-        let place = Place::new(&fs, path);
-        let (parent, name) = place.parent("symlink")?;
-        let made = fs.client.make_symlink(&fs.who, parent, &name, target);
-        made.map(drop).explain(|| format!("symlink {place}"))
+        Place::new(&fs, path).make_symlink(target)
     })
 }
 
@@ -115,9 +76,7 @@ extern "C" fn weft_readlink(fs: FsHandle, path: *const c_char, target: *mut c_ch
         if into.is_empty() {
             return Err(Failure::invalid("readlink into 0 bytes"));
         }
-        let link = fs.client.walk(&fs.who, path, false);
-        let target = link.and_then(|link| fs.client.read_link(&fs.who, link.attributes.inode));
-        let target = target.explain(|| format!("readlink {}", String::from_utf8_lossy(path)))?;
+        let target = Place::new(&fs, path).read_link()?;
         let fits = target.len().min(into.len());
         into[..fits].copy_from_slice(&target[..fits]);
         Ok(fits)
@@ -163,7 +122,7 @@ extern "C" fn weft_renameat2(
             0 => RenameMode::Replace,
             RENAME_NOREPLACE => RenameMode::NoReplace,
             RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return Err(Error::Invalid).explain(|| format!("rename with flags {flags:#x}")),
+            _ => return Err(Failure::invalid(format!("rename with flags {flags:#x}"))),
         };
         Place::at(&directory, from)?.rename(&Place::at(&to_directory, to)?, mode)
     })

@@ -5,13 +5,11 @@
 //!
 //! Lock order: a queue's state is a leaf.
 
-use crate::border::{Failure, Outcome, count, status};
-use crate::connection::{FileSystem, FsHandle};
-use crate::forks::Process;
+use crate::border::{count, status};
+use crate::connection::FsHandle;
 use crate::handles::{Handle, Kind, Table};
 use crate::raw;
 use crate::requests::{self, Completion, Job, Request, Tag};
-use crate::signals;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
@@ -19,6 +17,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weft_library::{Failure, FileSystem, Outcome, Process};
 
 /// Most requests that are under way at a time: threads of a queue.
 const DEPTH_MAX: usize = 64;
@@ -159,7 +158,7 @@ impl Queue {
         for _ in 0..missing.min(self.depth - threads.len()) {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("weft-queue".to_owned());
-            match signals::blocked(|| thread.spawn(move || shared.work())) {
+            match weft_library::blocked(|| thread.spawn(move || shared.work())) {
                 Ok(thread) => threads.push(thread),
                 // Those that run do the rest.
                 Err(_) if !threads.is_empty() => break,

@@ -3,9 +3,9 @@
 //! What can be checked is: an address that is NULL, lengths that no memory has, sizes of structures. That the rest of
 //! an address is right is the caller's promise, in `weft.h`.
 
-use crate::border::{Failure, Outcome};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use weft_library::{Failure, Outcome};
 
 /// A structure of C that begins with its size, and may grow. Zero bytes are a value of it.
 ///

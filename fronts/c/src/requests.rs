@@ -1,11 +1,12 @@
 //! What is handed to a queue, and what it completes with.
 
-use crate::border::{Explain, Failure, Outcome, count};
+use crate::border::count;
 use crate::extents::{self, Extent};
-use crate::open_file::{FileHandle, OpenFile};
+use crate::handles::FileHandle;
 use crate::raw::{self, Extensible};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use weft_library::{Explain, Failure, OpenFile, Outcome};
 
 const READ: c_int = 1;
 const WRITE: c_int = 2;

@@ -1,14 +1,11 @@
 //! Open files and directories.
 
-use crate::border::{Explain, Failure, Outcome};
-use crate::connection::FileSystem;
-use crate::forks::Process;
-use crate::handles::{Handle, Kind, Table};
+use crate::failure::{Explain, Failure, Outcome};
+use crate::file_system::FileSystem;
 use crate::hints::Hints;
-use std::borrow::Cow;
+use crate::place::Place;
 use std::ffi::c_int;
-use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_client::{File, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Error, FileKind, InodeNumber};
@@ -40,66 +37,6 @@ pub struct OpenFile {
 enum What {
     File(File),
     Directory(InodeNumber),
-}
-
-impl Kind for OpenFile {
-    const NUMBER: usize = 2;
-    const NAME: &str = "weft_file_t";
-
-    fn table() -> &'static Table<Self> {
-        static TABLE: LazyLock<Table<OpenFile>> = Table::new();
-        &TABLE
-    }
-
-    fn made_in(&self) -> Process {
-        self.fs.made_in()
-    }
-}
-
-/// A handle of one.
-pub type FileHandle = Handle<OpenFile>;
-
-/// Where a path is to be looked up.
-pub struct Place<'a> {
-    pub fs: &'a Arc<FileSystem>,
-    /// Of paths that do not begin with `/`.
-    pub directory: InodeNumber,
-    pub path: &'a [u8],
-}
-
-impl<'a> Place<'a> {
-    /// Below the root.
-    pub fn new(fs: &'a Arc<FileSystem>, path: &'a [u8]) -> Self {
-        Self { fs, directory: InodeNumber::ROOT, path }
-    }
-
-    /// Below a directory.
-    pub fn at(directory: &'a OpenFile, path: &'a [u8]) -> Outcome<Self> {
-        Ok(Self { fs: &directory.fs, directory: directory.directory()?, path })
-    }
-
-    /// The inode that the path leads to.
-    pub fn inode(&self, verb: &str) -> Outcome<InodeNumber> {
-        let entry = self.fs.client.walk_from(&self.fs.who, self.directory, self.path, true);
-        Ok(entry.explain(|| format!("{verb} {self}"))?.attributes.inode)
-    }
-
-    /// For the texts of failures.
-    pub fn shown(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.path)
-    }
-
-    /// Whether it can only mean a directory, or nothing.
-    fn is_of_directory(&self) -> bool {
-        let last = self.path.rsplit(|byte| *byte == b'/').next();
-        matches!(last, None | Some(b"" | b"." | b".."))
-    }
-}
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown())
-    }
 }
 
 /// How a file is opened, checked.
@@ -137,7 +74,7 @@ impl Flags {
         let create = has(libc::O_CREAT).then_some(CreateFile { mode: permissions, exclusive });
         let (follows, only_directory) = (!has(libc::O_NOFOLLOW), has(libc::O_DIRECTORY));
         if only_directory && create.is_some() {
-            return Err(Failure::invalid("O_CREAT makes no directory: weft_mkdir() does"));
+            return Err(Failure::invalid("O_CREAT makes no directory: mkdir does"));
         }
         Ok(Self { options, create, follows, only_directory, synced: flags & libc::O_SYNC != 0 })
     }

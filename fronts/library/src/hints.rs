@@ -1,6 +1,6 @@
 //! Hints: words that say how a file is opened and made.
 
-use crate::border::{Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use weft_client::{Registration, parse_layout};
 use weft_protocol::StripePlan;
 

@@ -1,0 +1,51 @@
+//! Attributes.
+
+use crate::failure::{Explain, Outcome};
+use crate::open_file::OpenFile;
+use crate::place::Place;
+use weft_protocol::{AttributeChanges, Attributes, Error, FileKind};
+
+/// What programs read and write at a time through their own buffers: `st_blksize`.
+pub const PREFERRED_IO_BYTES: u32 = 128 << 10;
+/// Unit of `st_blocks`, bytes.
+pub const BLOCK_BYTES: u64 = 512;
+
+/// Type and permissions, as in `st_mode`.
+pub fn mode(attributes: &Attributes) -> u32 {
+    let kind = match attributes.kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+    };
+    kind | u32::from(attributes.mode & 0o7777)
+}
+
+impl Place<'_> {
+    /// Attributes of what is there.
+    pub fn attributes(&self, follows: bool, verb: &str) -> Outcome<Attributes> {
+        let entry = self.fs.client.walk_from(&self.fs.who, self.directory, self.path, follows);
+        Ok(entry.explain(|| format!("{verb} {self}"))?.attributes)
+    }
+
+    /// Whether the user may do with it what `bits` say: 4 read, 2 write, 1 execute or search.
+    pub fn check_access(&self, bits: u16) -> Outcome {
+        if weft_client::may(&self.fs.who, &self.attributes(true, "access")?, bits) {
+            return Ok(());
+        }
+        Err(Error::AccessDenied).explain(|| format!("access {self}"))
+    }
+
+    /// Changes attributes of what the path leads to.
+    pub fn change(&self, follows: bool, verb: &str, changes: &AttributeChanges) -> Outcome {
+        let inode = self.attributes(follows, verb)?.inode;
+        let changed = self.fs.client.set_attributes(&self.fs.who, inode, changes);
+        changed.map(drop).explain(|| format!("{verb} {self}"))
+    }
+}
+
+impl OpenFile {
+    /// Attributes of what is open.
+    pub fn attributes(&self) -> Outcome<Attributes> {
+        Ok(self.fs.client.attributes(&self.fs.who, self.inode()).explain(|| "fstat")?.attributes)
+    }
+}

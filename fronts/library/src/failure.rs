@@ -1,0 +1,40 @@
+//! Why calls fail, as a program is told.
+
+use std::fmt::Display;
+use weft_protocol::Error;
+
+/// Why a call fails.
+#[derive(Debug)]
+pub struct Failure {
+    /// As of errno(3).
+    pub errno: i32,
+    /// What was tried, on what, why it failed.
+    pub text: String,
+}
+
+/// Result of a call, or of a step of it.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure with this text.
+    pub fn new(errno: i32, text: impl Into<String>) -> Self {
+        Self { errno, text: text.into() }
+    }
+
+    /// An argument that cannot be.
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self::new(libc::EINVAL, text)
+    }
+}
+
+/// Adds to an error what was being done.
+pub trait Explain<T> {
+    /// `what` names the operation and its object: `open /a/b`.
+    fn explain<D: Display>(self, what: impl FnOnce() -> D) -> Outcome<T>;
+}
+
+impl<T> Explain<T> for weft_protocol::Result<T> {
+    fn explain<D: Display>(self, what: impl FnOnce() -> D) -> Outcome<T> {
+        self.map_err(|error: Error| Failure::new(error.to_errno(), format!("{}: {error}", what())))
+    }
+}

@@ -1,0 +1,68 @@
+//! Making, removing and renaming.
+
+use crate::failure::{Explain, Failure, Outcome};
+use crate::place::Place;
+use weft_protocol::message::shard::RenameMode;
+use weft_protocol::{InodeNumber, Name};
+
+impl Place<'_> {
+    /// The directory and the name in it.
+    fn parent(&self, verb: &str) -> Outcome<(InodeNumber, Name)> {
+        self.fs.client.walk_to_parent_from(&self.fs.who, self.directory, self.path).explain(|| format!("{verb} {self}"))
+    }
+
+    /// Makes a directory.
+    pub fn make_directory(&self, mode: libc::mode_t) -> Outcome {
+        let (parent, name) = self.parent("mkdir")?;
+        let made = self.fs.client.make_directory(&self.fs.who, parent, &name, self.fs.permissions(mode));
+        made.map(drop).explain(|| format!("mkdir {self}"))
+    }
+
+    /// Removes what is not a directory.
+    pub fn unlink(&self) -> Outcome {
+        let (parent, name) = self.parent("unlink")?;
+        self.fs.client.unlink(&self.fs.who, parent, &name).explain(|| format!("unlink {self}"))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&self) -> Outcome {
+        let (parent, name) = self.parent("rmdir")?;
+        self.fs.client.remove_directory(&self.fs.who, parent, &name).explain(|| format!("rmdir {self}"))
+    }
+
+    /// Gives it another place.
+    pub fn rename(&self, to: &Place<'_>, mode: RenameMode) -> Outcome {
+        self.check_same_file_system(to, "rename")?;
+        let ((parent, name), (new_parent, new_name)) = (self.parent("rename")?, to.parent("rename to")?);
+        let renamed = self.fs.client.rename(&self.fs.who, parent, &name, new_parent, &new_name, mode);
+        renamed.explain(|| format!("rename {self} to {to}"))
+    }
+
+    /// Gives it another name. As on Linux, of a symbolic link the link itself.
+    pub fn link(&self, to: &Place<'_>) -> Outcome {
+        self.check_same_file_system(to, "link")?;
+        let inode = self.attributes(false, "link")?.inode;
+        let (parent, name) = to.parent("link to")?;
+        self.fs.client.link(&self.fs.who, inode, parent, &name).map(drop).explain(|| format!("link {self} as {to}"))
+    }
+
+    /// Makes a symbolic link.
+    pub fn make_symlink(&self, target: &[u8]) -> Outcome {
+        let (parent, name) = self.parent("symlink")?;
+        let made = self.fs.client.make_symlink(&self.fs.who, parent, &name, target);
+        made.map(drop).explain(|| format!("symlink {self}"))
+    }
+
+    /// Where the symbolic link leads.
+    pub fn read_link(&self) -> Outcome<Vec<u8>> {
+        let inode = self.attributes(false, "readlink")?.inode;
+        self.fs.client.read_link(&self.fs.who, inode).explain(|| format!("readlink {self}"))
+    }
+
+    fn check_same_file_system(&self, to: &Place<'_>, verb: &str) -> Outcome {
+        if std::ptr::eq(&**self.fs, &**to.fs) {
+            return Ok(());
+        }
+        Err(Failure::new(libc::EXDEV, format!("{verb} {self} to {to}: they are in two file systems")))
+    }
+}

@@ -1,0 +1,46 @@
+//! Where paths lead.
+
+use crate::failure::Outcome;
+use crate::file_system::FileSystem;
+use crate::open_file::OpenFile;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use weft_protocol::InodeNumber;
+
+/// Where a path is to be looked up.
+pub struct Place<'a> {
+    pub fs: &'a Arc<FileSystem>,
+    /// Of paths that do not begin with `/`.
+    pub directory: InodeNumber,
+    pub path: &'a [u8],
+}
+
+impl<'a> Place<'a> {
+    /// Below the root.
+    pub fn new(fs: &'a Arc<FileSystem>, path: &'a [u8]) -> Self {
+        Self { fs, directory: InodeNumber::ROOT, path }
+    }
+
+    /// Below a directory.
+    pub fn at(directory: &'a OpenFile, path: &'a [u8]) -> Outcome<Self> {
+        Ok(Self { fs: &directory.fs, directory: directory.directory()?, path })
+    }
+
+    /// For the texts of failures.
+    pub fn shown(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.path)
+    }
+
+    /// Whether it can only mean a directory, or nothing.
+    pub fn is_of_directory(&self) -> bool {
+        let last = self.path.rsplit(|byte| *byte == b'/').next();
+        matches!(last, None | Some(b"" | b"." | b".."))
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
