@@ -21,6 +21,8 @@ pub struct Cursor {
 impl Cursor {
     /// All names.
     pub const ALL: Self = Self { next: 0, end: u64::MAX };
+    /// No names.
+    pub const NONE: Self = Self { next: 0, end: 0 };
 
     /// As many parts: names are spread evenly over cookies, which are hashes of them.
     pub fn split(self, parts: &mut [Cursor]) {

@@ -26,6 +26,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("weft-fuse", 4),
     ("weft-library", 4),
     ("weft-c", 5),
+    ("weft-python", 5),
     ("weft-sim", 4),
     ("weft-tests", 4),
     ("weft-consistency", 4),

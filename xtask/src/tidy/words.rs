@@ -14,7 +14,7 @@ const NEVER: &[(&str, &str)] = &[
 /// Not outside tests.
 const NOT_IN_PRODUCTION: &[(&str, &str)] = &[(".unwrap()", "handle it, or say with expect() why it cannot fail")];
 /// Folders of the fences, which may use `unsafe`.
-const FENCES: &[&str] = &["crates/sys/", "crates/ucx/", "fronts/c/", "fronts/library/"];
+const FENCES: &[&str] = &["crates/sys/", "crates/ucx/", "fronts/c/", "fronts/library/", "fronts/python/"];
 
 /// Checks one file.
 pub fn check(source: &Source, findings: &mut Vec<Finding>) {

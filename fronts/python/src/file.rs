@@ -1,0 +1,232 @@
+//! Open files.
+
+#![expect(clippy::needless_pass_by_value, reason = "PyO3 passes what it extracted by value")]
+
+use crate::memory::Memory;
+use crate::ours::Ours;
+use crate::raise::raise;
+use crate::stat::stat;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::sync::Arc;
+use std::time::Duration;
+use weft_library::{Explain, Failure, OpenFile, Outcome, lock_range, range_lock};
+
+/// Longest read that is made room for before the size of the file is known, bytes.
+const ROOM_UNASKED: usize = 128 << 10;
+/// How often a wait for a lock looks whether the program was interrupted.
+const SIGNALS_LATENCY: Duration = Duration::from_millis(100);
+
+/// An open file.
+#[pyclass(frozen, module = "weft._native", name = "File")]
+pub struct PyFile(Ours<OpenFile>);
+
+impl PyFile {
+    /// It is open.
+    pub fn new(file: OpenFile) -> Self {
+        Self(Ours::new(Arc::new(file)))
+    }
+
+    /// Reads into new `bytes`: `length`, or all up to the end of the file.
+    fn bytes<'py>(&self, py: Python<'py>, length: Option<usize>, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let room = match length {
+            Some(length) if length <= ROOM_UNASKED => length,
+            _ => {
+                let size = self.0.call(py, |file| file.file()?.size().explain(|| "size"))?;
+                let left = usize::try_from(size.saturating_sub(offset)).expect("memory and files have 64 bits");
+                length.map_or(left, |length| length.min(left))
+            }
+        };
+        let mut count = 0;
+        let bytes = PyBytes::new_with(py, room, |memory| {
+            count = self.0.call(py, |file| file.read(memory, checked(offset, memory.len())?))?;
+            Ok(())
+        })?;
+        Ok(if count == room { bytes } else { PyBytes::new(py, &bytes.as_bytes()[..count]) })
+    }
+}
+
+/// An offset, if so many bytes from it on are within what offsets can tell.
+fn checked(offset: u64, bytes: usize) -> Outcome<u64> {
+    let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
+    match end {
+        Some(end) if i64::try_from(end).is_ok() => Ok(offset),
+        _ => Err(Failure::invalid(format!("{bytes} bytes at offset {offset} end beyond what an offset can tell"))),
+    }
+}
+
+/// What Python passes as an offset or a length.
+fn unsigned(number: i64, what: &str) -> PyResult<u64> {
+    u64::try_from(number).map_err(|_| PyValueError::new_err(format!("negative {what}: {number}")))
+}
+
+/// Writes all, in order.
+fn write_all(file: &OpenFile, pieces: &[(&[u8], u64)]) -> Outcome<usize> {
+    let mut sum = 0;
+    for (bytes, offset) in pieces {
+        file.write(bytes, checked(*offset, bytes.len())?)?;
+        sum += bytes.len();
+    }
+    Ok(sum)
+}
+
+#[pymethods]
+impl PyFile {
+    #[getter]
+    fn closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Writes back and closes; an error of an earlier write shows here.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(file) = self.0.take() else { return Ok(()) };
+        py.detach(|| {
+            let flushed = file.flush();
+            drop(file);
+            flushed
+        })
+        .map_err(raise)
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.call(py, |file| file.flush())
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.call(py, |file| file.file()?.sync().explain(|| "sync"))
+    }
+
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.0.call(py, |file| file.file()?.size().explain(|| "size"))
+    }
+
+    fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
+        let size = unsigned(size, "size")?;
+        self.0.call(py, |file| file.file()?.truncate(size).explain(|| format!("truncate to {size}")))
+    }
+
+    fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let file = self.0.get()?;
+        stat(py, &file.fs, &self.0.call(py, |file| file.attributes())?)
+    }
+
+    /// Reads at the position, and moves it.
+    fn readinto(&self, py: Python<'_>, mut memory: Memory) -> PyResult<usize> {
+        let memory = memory.bytes_mut()?;
+        self.0.call(py, |file| {
+            let mut position = file.position();
+            let count = file.read(memory, *position)?;
+            *position += count as u64;
+            Ok(count)
+        })
+    }
+
+    /// Reads `length` bytes at the position, or all that is left, and moves it.
+    fn read<'py>(&self, py: Python<'py>, length: Option<usize>) -> PyResult<Bound<'py, PyBytes>> {
+        let file = self.0.get()?;
+        let start = *file.position();
+        let bytes = self.bytes(py, length, start)?;
+        *file.position() = start + bytes.as_bytes().len() as u64;
+        Ok(bytes)
+    }
+
+    /// Writes at the position (of a file that appends at the end), and moves it.
+    fn write(&self, py: Python<'_>, memory: Memory) -> PyResult<usize> {
+        let bytes = memory.bytes();
+        self.0.call(py, |file| {
+            let mut position = file.position();
+            file.write(bytes, checked(*position, bytes.len())?)?;
+            *position =
+                if file.appends { file.file()?.size().explain(|| "size")? } else { *position + bytes.len() as u64 };
+            Ok(bytes.len())
+        })
+    }
+
+    /// Moves the position. Returns it.
+    fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
+        let file = self.0.get()?;
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => *file.position(),
+            libc::SEEK_END => self.size(py)?,
+            _ => return Err(PyValueError::new_err(format!("invalid whence ({whence}, should be 0, 1 or 2)"))),
+        };
+        let to = from.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok());
+        let to = to.ok_or_else(|| raise(Failure::invalid(format!("seek by {offset} from {from}"))))?;
+        *file.position() = to;
+        Ok(to)
+    }
+
+    fn tell(&self) -> PyResult<u64> {
+        Ok(*self.0.get()?.position())
+    }
+
+    fn pread<'py>(&self, py: Python<'py>, length: usize, offset: i64) -> PyResult<Bound<'py, PyBytes>> {
+        self.bytes(py, Some(length), unsigned(offset, "offset")?)
+    }
+
+    fn pread_into(&self, py: Python<'_>, mut memory: Memory, offset: i64) -> PyResult<usize> {
+        let (memory, offset) = (memory.bytes_mut()?, unsigned(offset, "offset")?);
+        self.0.call(py, |file| file.read(memory, checked(offset, memory.len())?))
+    }
+
+    fn pwrite(&self, py: Python<'_>, memory: Memory, offset: i64) -> PyResult<usize> {
+        let (bytes, offset) = (memory.bytes(), unsigned(offset, "offset")?);
+        self.0.call(py, |file| write_all(file, &[(bytes, offset)]))
+    }
+
+    /// Reads each piece to its memory; ends early at the end of the file. Returns the sum of bytes.
+    fn read_list(&self, py: Python<'_>, mut pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
+        let mut places = Vec::new();
+        for (memory, offset) in &mut pieces {
+            places.push((memory.bytes_mut()?, unsigned(*offset, "offset")?));
+        }
+        self.0.call(py, |file| {
+            let mut sum = 0;
+            for (memory, offset) in places {
+                let count = file.read(memory, checked(offset, memory.len())?)?;
+                sum += count;
+                if count < memory.len() {
+                    break;
+                }
+            }
+            Ok(sum)
+        })
+    }
+
+    /// Writes each piece from its memory. Returns the sum of bytes.
+    fn write_list(&self, py: Python<'_>, pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
+        let mut places = Vec::new();
+        for (memory, offset) in &pieces {
+            places.push((memory.bytes(), unsigned(*offset, "offset")?));
+        }
+        self.0.call(py, |file| write_all(file, &places))
+    }
+
+    /// Locks ranges, each a start and a length (0: to the end of all offsets), all or none.
+    fn lock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>, exclusive: bool, wait: bool) -> PyResult<()> {
+        let locks = ranges.iter().map(|(start, length)| range_lock(*start, *length, exclusive));
+        let locks = locks.collect::<Outcome<Vec<_>>>().map_err(raise)?;
+        let what = || format!("lock {} ranges", locks.len());
+        if !wait {
+            return self.0.call(py, |file| file.file()?.try_lock(&locks).explain(what));
+        }
+        let request = self.0.call(py, |file| Ok(file.file()?.begin_lock(&locks)))?;
+        loop {
+            if let Some(result) = py.detach(|| request.wait_for(SIGNALS_LATENCY)) {
+                return result.explain(what).map_err(raise);
+            }
+            if let Err(interrupted) = py.check_signals() {
+                py.detach(|| drop(request));
+                return Err(interrupted);
+            }
+        }
+    }
+
+    fn unlock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<()> {
+        let ranges = ranges.iter().map(|(start, length)| lock_range(*start, *length));
+        let ranges = ranges.collect::<Outcome<Vec<_>>>().map_err(raise)?;
+        self.0.call(py, |file| file.file()?.unlock(&ranges).explain(|| format!("unlock {} ranges", ranges.len())))
+    }
+}
