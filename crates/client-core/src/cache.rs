@@ -7,6 +7,7 @@
 //! return.
 //! Not here: data leases of open files; the kernel's caches above, which are told what is [`Dropped`].
 
+mod changing;
 mod listed;
 mod parts;
 mod room;
@@ -14,6 +15,7 @@ mod shared;
 mod terms;
 mod xattrs;
 
+pub use changing::Changing;
 use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -154,8 +156,8 @@ pub struct Cache {
     attribute_order: VecDeque<InodeNumber>,
     /// Inodes of which extended attributes were kept, the oldest first.
     xattr_order: VecDeque<InodeNumber>,
-    /// Inodes whose extended attributes this client is changing, one per change.
-    xattr_changes: Vec<InodeNumber>,
+    /// One for each change.
+    changing: Vec<Changing>,
     directories: FixedMap<InodeNumber, HeldDirectory>,
     directory_order: VecDeque<InodeNumber>,
     shared: SharedDirectories,
@@ -186,8 +188,8 @@ impl Cache {
         let directories = self.directories.keys().copied().collect();
         let dropped = self.above(Dropped { names, inodes, directories, recalled: None });
         let terms = std::mem::take(&mut self.terms);
-        let (xattr_changes, parts) = (std::mem::take(&mut self.xattr_changes), std::mem::take(&mut self.parts));
-        *self = Self { changes: self.changes + 1, xattr_changes, parts, ..Self::default() };
+        let (changing, parts) = (std::mem::take(&mut self.changing), std::mem::take(&mut self.parts));
+        *self = Self { changes: self.changes + 1, changing, parts, ..Self::default() };
         self.terms = terms.into_iter().map(|(shard, term)| (shard, term.ended())).collect();
         dropped
     }
@@ -208,6 +210,9 @@ impl Cache {
 
     /// What is known of a name.
     pub fn lookup(&self, parent: InodeNumber, name: &Name, now_ms: u64) -> Cached {
+        if self.is_changing(Changing::name(parent, name)) {
+            return Cached::Unknown;
+        }
         let held =
             self.directories.get(&parent).filter(|held| self.current(routing::of_inode(parent), held.age, now_ms));
         match self.names.get(&(parent, name.hash64())) {
@@ -235,13 +240,15 @@ impl Cache {
 
     /// What is known of an inode, all fields good.
     pub fn attributes(&self, inode: InodeNumber, now_ms: u64) -> Option<&Attributes> {
-        self.permissions(inode, now_ms).filter(|_| self.attributes.get(&inode).is_some_and(|known| !known.times_stale))
+        let are_good = |known: &CachedAttributes| !known.times_stale && !self.is_changing_times(inode);
+        self.permissions(inode, now_ms).filter(|_| self.attributes.get(&inode).is_some_and(are_good))
     }
 
     /// What is known of an inode, of which kind, mode, owner and group are good.
     pub fn permissions(&self, inode: InodeNumber, now_ms: u64) -> Option<&Attributes> {
         self.attributes
             .get(&inode)
+            .filter(|_| !self.is_changing(Changing::Attributes(inode)))
             .filter(|known| self.current(routing::of_inode(inode), known.age, now_ms))
             .map(|known| &known.attributes)
     }

@@ -10,6 +10,7 @@
 
 mod cache;
 mod calls;
+mod changing;
 mod data_line;
 mod entry;
 mod file_objects;

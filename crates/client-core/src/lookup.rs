@@ -1,7 +1,7 @@
 //! Names and attributes as this client sees them: from the lease cache where it holds, else by one message to the
 //! shard of the directory or inode; and under what the client itself has changed.
 
-use crate::cache::Cached;
+use crate::cache::{Cached, Changing};
 use crate::calls::Answer;
 use crate::entry::{DirectoryListing, Entry, Location};
 use crate::files::Files;
@@ -331,6 +331,7 @@ impl<S: Shell> Files<S> {
         inode: InodeNumber,
         request: &ShardRequest,
     ) -> Result<Attributes> {
+        let _change = self.calls().begin_change([Changing::Attributes(inode)]);
         let open = lock(&self.open).get(inode).cloned();
         if let Some(open) = open {
             return open.change(&self.objects, who, request).await;

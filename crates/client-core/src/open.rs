@@ -1,6 +1,6 @@
 //! Opening and closing files.
 
-use crate::cache::Cached;
+use crate::cache::{Cached, Changing};
 use crate::calls::Answer;
 use crate::entry::Entry;
 use crate::file_state::Opened;
@@ -194,6 +194,7 @@ impl<S: Shell> Files<S> {
         let session = &self.calls().session;
         let since = session.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
+        let change = self.calls().begin_change(create.map(|_| Changing::name(parent, name)));
         let called = self.calls().call_past_pages(who, routing::of_name(parent, name), request).await;
         if called.is_err() && options.truncate {
             self.doubt_cut(routing::of_name(parent, name), None).await;
@@ -242,6 +243,7 @@ impl<S: Shell> Files<S> {
                 cache.learn_attributes(&attributes, grants, stamp);
             }
         }
+        drop(change);
         let access = options.access;
         let opened = Opened { attributes, capability, others, grants, stamp, session: asked_by, access };
         let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;

@@ -2,7 +2,7 @@
 //!
 //! Who may use which is as in xattr(7). The shard judges it; for what is answered from the cache, this side does.
 
-use crate::cache::KnownXattrs;
+use crate::cache::{Changing, KnownXattrs};
 use crate::calls::Answer;
 use crate::files::Files;
 use crate::lookup::may;
@@ -105,9 +105,7 @@ impl<S: Shell> Files<S> {
     }
 
     async fn change_xattrs(&self, who: &Credentials, inode: InodeNumber, request: ShardRequest) -> Result<()> {
-        self.calls().session.cache().xattr_change_begins(inode);
-        let changed = self.change_inode(who, inode, &request).await;
-        self.calls().session.cache().xattr_change_ended(inode);
-        changed.map(drop)
+        let _change = self.calls().begin_change([Changing::Xattrs(inode)]);
+        self.change_inode(who, inode, &request).await.map(drop)
     }
 }

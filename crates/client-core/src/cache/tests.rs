@@ -389,17 +389,41 @@ fn extended_attributes_are_known_as_long_as_the_attributes_are() {
 }
 
 #[test]
+fn what_this_client_changes_is_asked_for_until_it_has_changed() {
+    let mut cache = heard();
+    let name = Name::new(b"name").unwrap();
+    cache.learn_attributes(&attributes(0, 10), Grants::ATTRIBUTES, 3);
+    cache.learn_complete(DIRECTORY, 3);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Absent);
+    let change = Changing::name(DIRECTORY, &name);
+    cache.change_begins(change);
+    // Another thread makes the same name, and is told that it is there.
+    cache.change_begins(change);
+    cache.change_ended(change);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Unknown);
+    assert_eq!(size_and_time(&cache), None);
+    assert!(cache.permissions(DIRECTORY, 1).is_some());
+    cache.name_made(DIRECTORY, &name, (DIRECTORY, FileKind::Directory), Grants::empty(), 5);
+    cache.directory_became(DIRECTORY, made(20), 5);
+    cache.change_ended(change);
+    assert_eq!(cache.lookup(DIRECTORY, &name, 1), Cached::Found(DIRECTORY, FileKind::Directory));
+    assert_eq!(size_and_time(&cache), Some((1, 20)));
+    cache.change_begins(Changing::Attributes(DIRECTORY));
+    assert!(cache.permissions(DIRECTORY, 1).is_none());
+}
+
+#[test]
 fn extended_attributes_are_asked_for_while_this_client_changes_them() {
     let mut cache = heard();
     let with_some = Attributes { flags: InodeFlags::XATTRS, ..attributes(0, 20) };
     cache.learn_xattrs(known_xattrs("one"), &with_some, Grants::ATTRIBUTES, 4);
-    cache.xattr_change_begins(DIRECTORY);
-    cache.xattr_change_begins(DIRECTORY);
+    cache.change_begins(Changing::Xattrs(DIRECTORY));
+    cache.change_begins(Changing::Xattrs(DIRECTORY));
     cache.learn_xattrs(known_xattrs("one"), &with_some, Grants::ATTRIBUTES, 5);
     assert_eq!(xattrs(&cache), None);
-    cache.xattr_change_ended(DIRECTORY);
+    cache.change_ended(Changing::Xattrs(DIRECTORY));
     assert_eq!(xattrs(&cache), None, "another one is under way");
-    cache.xattr_change_ended(DIRECTORY);
+    cache.change_ended(Changing::Xattrs(DIRECTORY));
     assert_eq!(xattrs(&cache), None, "what was kept may be from before it");
     cache.learn_xattrs(known_xattrs("two"), &with_some, Grants::ATTRIBUTES, 6);
     assert_eq!(xattrs(&cache), Some(Some(known_xattrs("two"))));

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is kept was told under the lease that the attributes beside it are held by.
 
-use super::{ATTRIBUTES_MAX, Cache, KnownXattrs};
+use super::{ATTRIBUTES_MAX, Cache, Changing, KnownXattrs};
 use std::sync::Arc;
 use weft_protocol::{Attributes, Grants, InodeNumber, Xattr};
 
@@ -17,7 +17,7 @@ impl Cache {
     /// What is known of an inode's extended attributes, with the attributes that decide who may read them. `Some` with
     /// `None`: it has none.
     pub fn xattrs(&self, inode: InodeNumber, now_ms: u64) -> Option<(&Attributes, Option<Arc<KnownXattrs>>)> {
-        if self.xattr_changes.contains(&inode) {
+        if self.is_changing(Changing::Xattrs(inode)) {
             return None;
         }
         let attributes = self.attributes(inode, now_ms)?;
@@ -52,21 +52,5 @@ impl Cache {
             }
         }
         self.make_room();
-    }
-
-    /// An own change of an inode's extended attributes is about to be sent. Until it has ended they are asked for: the
-    /// shard may tell others of the change before its reply is here.
-    pub fn xattr_change_begins(&mut self, inode: InodeNumber) {
-        self.xattr_changes.push(inode);
-    }
-
-    /// The change has ended: what was kept is from before it.
-    pub fn xattr_change_ended(&mut self, inode: InodeNumber) {
-        if let Some(at) = self.xattr_changes.iter().position(|changing| *changing == inode) {
-            self.xattr_changes.swap_remove(at);
-        }
-        if let Some(cached) = self.attributes.get_mut(&inode) {
-            cached.xattrs = None;
-        }
     }
 }

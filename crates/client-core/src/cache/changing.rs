@@ -1,0 +1,53 @@
+//! Own changes that are under way: what they change is asked for until they have ended. The shard may tell others of a
+//! change before its reply is here, and other threads of this client may be told by those.
+
+use super::Cache;
+use weft_protocol::{InodeNumber, Name};
+
+/// What a change of this client's may have changed already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changing {
+    /// A name, by its directory and its hash; with it the directory's times and size.
+    Name(InodeNumber, u64),
+    Attributes(InodeNumber),
+    Xattrs(InodeNumber),
+}
+
+impl Changing {
+    /// A name of a directory, or of a part of one.
+    pub fn name(parent: InodeNumber, name: &Name) -> Self {
+        Self::Name(parent, name.hash64())
+    }
+}
+
+impl Cache {
+    /// A change is about to be sent.
+    pub fn change_begins(&mut self, what: Changing) {
+        self.changing.push(what);
+    }
+
+    /// It has ended, and its reply was learnt. It began once for each time that it ends.
+    pub fn change_ended(&mut self, what: Changing) {
+        let at = self.changing.iter().position(|changing| *changing == what);
+        self.changing.swap_remove(at.expect("a change that ends has begun"));
+        if let Changing::Xattrs(inode) = what
+            && let Some(cached) = self.attributes.get_mut(&inode)
+        {
+            // What was kept is from before it.
+            cached.xattrs = None;
+        }
+    }
+
+    pub(super) fn is_changing(&self, what: Changing) -> bool {
+        self.changing.contains(&what)
+    }
+
+    /// Whether times and size of an inode may be other ones by now.
+    pub(super) fn is_changing_times(&self, inode: InodeNumber) -> bool {
+        self.changing.iter().any(|changing| match *changing {
+            Changing::Name(parent, _) => parent == inode,
+            Changing::Attributes(changing) => changing == inode,
+            Changing::Xattrs(_) => false,
+        })
+    }
+}
