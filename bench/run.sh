@@ -6,7 +6,7 @@ set -u
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT" || exit 2
 case " $* " in *" -h "* | *" --help "*) exec python3 -B bench/suite --help ;; esac
-cargo build --release -p weft -p weft-bench || exit 2
+cargo build --release -p weft -p weft-bench -p weft-c -p weft-python || exit 2
 binaries=${CARGO_TARGET_DIR:-$ROOT/target}/release
 python3 -B bench/suite --binaries "$binaries" "$@" || exit
 # What is asked for in particular is of the suite.

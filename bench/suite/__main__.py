@@ -13,6 +13,7 @@ import sys
 
 import machine
 import parts.data
+import parts.libraries
 import parts.meta
 import parts.mount
 import parts.nodes
@@ -23,6 +24,7 @@ from session import Session
 
 PARTS = {
     "data": parts.data,
+    "libraries": parts.libraries,
     "meta": parts.meta,
     "mount": parts.mount,
     "nodes": parts.nodes,

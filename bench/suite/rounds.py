@@ -9,11 +9,11 @@ class CellFailed(Exception):
 
 
 class Ratio(float):
-    """A median over rounds; `high` is the highest of them."""
+    """A median over rounds; `low` and `high` are the ends of them."""
 
     def __new__(cls, ratios):
         ratio = super().__new__(cls, statistics.median(ratios))
-        ratio.high = max(ratios)
+        ratio.low, ratio.high = min(ratios), max(ratios)
         return ratio
 
 
@@ -75,16 +75,17 @@ class Samples:
 SLOW_FAILURE_SECONDS = 30
 
 
-def measure(session, groups, samples):
+def measure(session, groups, samples, repeats=1):
     """Runs all groups, in each round, until the part's time is over.
 
     A group is (label, [(cell label, function)]); a function returns {key: figure}. Every other round goes backwards through
-    the cells of a group, so that none always comes first.
+    the cells of a group, so that none always comes first. Cells that are very much alike are measured several times in
+    each round, and each time counts as a round of its own: what is compared is then as near as it can be in time.
     """
     hopeless = set()
     session.keep_memory()
     try:
-        for number in range(session.options.rounds):
+        for number in range(session.options.rounds * repeats):
             for label, cells in groups:
                 if not session.is_over():
                     session.say(f"round {number + 1}: {label}")

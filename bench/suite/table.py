@@ -59,6 +59,12 @@ def at_least(value, bound):
     return YES if value >= bound else CLOSE if value.high >= bound else NO
 
 
+def at_most(value, bound):
+    if value is None:
+        return None
+    return YES if value <= bound else CLOSE if value.low <= bound else NO
+
+
 def below(value, bound):
     return None if value is None else YES if value < bound else NO
 
