@@ -15,7 +15,6 @@ mod shared;
 mod terms;
 mod xattrs;
 
-pub use changing::Changing;
 use shared::SharedDirectories;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -61,6 +60,22 @@ impl Dropped {
             names.entry(*parent).or_default().push(name.clone());
         }
         names
+    }
+}
+
+/// What a change of this client's may have changed already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changing {
+    /// A name, by its directory and its hash; with it the directory's times and size.
+    Name(InodeNumber, u64),
+    Attributes(InodeNumber),
+    Xattrs(InodeNumber),
+}
+
+impl Changing {
+    /// A name of a directory, or of a part of one.
+    pub fn name(parent: InodeNumber, name: &Name) -> Self {
+        Self::Name(parent, name.hash64())
     }
 }
 

@@ -1,24 +1,8 @@
 //! Own changes that are under way: what they change is asked for until they have ended. The shard may tell others of a
 //! change before its reply is here, and other threads of this client may be told by those.
 
-use super::Cache;
-use weft_protocol::{InodeNumber, Name};
-
-/// What a change of this client's may have changed already.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Changing {
-    /// A name, by its directory and its hash; with it the directory's times and size.
-    Name(InodeNumber, u64),
-    Attributes(InodeNumber),
-    Xattrs(InodeNumber),
-}
-
-impl Changing {
-    /// A name of a directory, or of a part of one.
-    pub fn name(parent: InodeNumber, name: &Name) -> Self {
-        Self::Name(parent, name.hash64())
-    }
-}
+use super::{Cache, Changing};
+use weft_protocol::InodeNumber;
 
 impl Cache {
     /// A change is about to be sent.
