@@ -11,7 +11,7 @@ EXPLORE_KINDS ?= native partitions
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help build c-library demo test tidy fuzz lint explore bench test-long test-rdma test-tools clean
+.PHONY: help build c-library python demo test tidy fuzz lint explore bench test-long test-rdma test-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ build: ## Build the command `weft`, optimized: target/release/weft
 c-library: ## Build libweft, weft.h and a pkg-config file, optimized: into PREFIX (target/c-library)
 	$(CARGO) build --release -p weft-c
 	scripts/c-library.sh $(BINARIES)/release "$(or $(PREFIX),$(BINARIES)/c-library)"
+
+python: ## Build the wheel of the Python package, optimized: into target/python
+	scripts/python-wheel.sh release $(BINARIES)/python
 
 demo: build ## Start four nodes, copy files in and out, mount, stop; leaves nothing behind
 	@scripts/demo.sh $(BINARIES)/release/weft
@@ -67,16 +70,17 @@ test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this make
 	scripts/rdma-guest.sh --mem 7168 --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
 	    "$$(newest rdma)" "env UCX_IB_REG_METHODS=direct $$(newest hostile) rdma::"
 
-# Tests that mount need fusermount3 or root, those of RDMA libucp. What is missing is installed where that can be done, else
-# those tests say why they are skipped.
+# Tests that mount need fusermount3 or root, those of RDMA libucp, those of the Python package venv. What is missing is
+# installed where that can be done, else those tests say why they are skipped.
 test-tools:
 	@missing=; command -v fusermount3 >/dev/null || missing="fuse3"; \
 	ldconfig -p 2>/dev/null | grep -q libucp.so.0 || missing="$$missing libucx0"; \
+	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
 	if [ -n "$$missing" ]; then \
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	        apt-get update -q && apt-get install -y -q --no-install-recommends $$missing \
-	            || echo "skip: $$missing could not be installed; tests that mount or use RDMA may be skipped"; \
-	    else echo "skip: these packages are missing: $$missing; tests that mount or use RDMA may be skipped"; fi; \
+	            || echo "skip: $$missing could not be installed; tests may be skipped"; \
+	    else echo "skip: these packages are missing: $$missing; tests may be skipped"; fi; \
 	fi
 
 clean: ## Remove what was built

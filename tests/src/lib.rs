@@ -2,6 +2,7 @@
 //!
 //! Nodes run as threads. Each has an identity of its own if the test wants its data to go over TCP.
 
+pub mod command;
 mod cut;
 mod files;
 mod proxy;

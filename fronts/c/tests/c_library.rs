@@ -1,11 +1,11 @@
 //! The C library as programs get it: linked with its versions of symbols, called from C, checked by sanitizers.
 //!
 //! The programs are in `tests/c`; this builds and runs them, beside a file system of two nodes that `weft up` starts.
-//! They need what `cargo build --workspace` has built: `weft`, and the archive of this package.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
+use weft_tests::command::{Up, binaries, is_installed, run};
 
 /// Name of the file system of a test.
 const NAME: &str = "c-library";
@@ -28,36 +28,8 @@ const TESTS: [&str; 13] = [
     "ends",
 ];
 
-/// Where cargo puts what it builds: `target/debug`.
-fn binaries() -> PathBuf {
-    let own = std::env::current_exe().expect("a test knows its program");
-    own.ancestors().nth(2).expect("it is in the folder deps").to_owned()
-}
-
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    output
-}
-
-/// Whether a program is installed; says so if not.
-fn is_installed(program: &str) -> bool {
-    let is_there = Command::new(program).arg("--version").output().is_ok();
-    if !is_there {
-        eprintln!("skip: {program} is not installed");
-    }
-    is_there
 }
 
 /// Header and libraries, as they are installed.
@@ -88,63 +60,37 @@ fn suite(name: &str, flags: &[&str]) -> PathBuf {
     output
 }
 
-/// A file system for one test. It ends with this.
-struct FileSystem(PathBuf);
-
-impl FileSystem {
-    fn start(test: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("weft-c-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(directory.join("store")).expect("made");
-        let started = Self(directory);
-        let store = started.0.join("store");
-        run(started.command(&binaries().join("weft")).args(["up", NAME, "--nodes", "2", "--store"]).arg(store));
-        started
-    }
-
-    /// A command that finds the file system.
-    fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
-        command.env("XDG_RUNTIME_DIR", &self.0).env_remove("WEFT_KEY");
-        command
-    }
-
-    fn run_suite(&self, program: &Path, tests: &[&str]) {
-        run(self.command(program).arg(NAME).args(tests));
-    }
-
-    /// What a program that ended without closing it has left.
-    fn check_unclosed(&self) {
-        let told = run(self.command(&binaries().join("weft")).args(["cat", &format!("{NAME}:/ends")]));
-        assert_eq!(told.stdout, b"unclosed\n");
-    }
+/// A file system for one test.
+fn up(test: &str) -> Up {
+    Up::start(NAME, test)
 }
 
-impl Drop for FileSystem {
-    fn drop(&mut self) {
-        let ended = self.command(&binaries().join("weft")).args(["down", "--force", NAME]).output();
-        let removed = std::fs::remove_dir_all(&self.0);
-        if !std::thread::panicking() {
-            assert!(ended.expect("started").status.success() && removed.is_ok());
-        }
-    }
+fn run_suite(file_system: &Up, program: &Path, tests: &[&str]) {
+    run(file_system.command(program).arg(NAME).args(tests));
+}
+
+/// What a program that ended without closing it has left.
+fn check_unclosed(file_system: &Up) {
+    let told = run(file_system.command(&binaries().join("weft")).args(["cat", &format!("{NAME}:/ends")]));
+    assert_eq!(told.stdout, b"unclosed\n");
 }
 
 #[test]
 fn c_programs_do_what_they_would_with_files() {
-    let file_system = FileSystem::start("suite");
+    let file_system = up("suite");
     let program = suite("suite", &["-O2"]);
-    file_system.run_suite(&program, &[]);
-    file_system.check_unclosed();
+    run_suite(&file_system, &program, &[]);
+    check_unclosed(&file_system);
     let sockets = run(file_system.command(&program).env("WEFT_TRANSPORT", "tcp").arg(NAME));
     assert!(String::from_utf8_lossy(&sockets.stdout).ends_with("ends holds\n"));
 }
 
 #[test]
 fn c_programs_use_no_memory_that_is_not_theirs() {
-    let file_system = FileSystem::start("sanitized");
+    let file_system = up("sanitized");
     let program = suite("suite-sanitized", &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
-    file_system.run_suite(&program, &TESTS);
-    file_system.check_unclosed();
+    run_suite(&file_system, &program, &TESTS);
+    check_unclosed(&file_system);
     run(file_system.command(&program).env("ASAN_OPTIONS", "detect_leaks=0").args([NAME, FORKING]));
 }
 
@@ -153,12 +99,12 @@ fn valgrind_finds_nothing() {
     if !is_installed("valgrind") {
         return;
     }
-    let file_system = FileSystem::start("valgrind");
+    let file_system = up("valgrind");
     let program = suite("suite-valgrind", &[]);
     let mut command = file_system.command(Path::new("valgrind"));
     command.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
     run(command.arg(program).arg(NAME).args(TESTS));
-    file_system.check_unclosed();
+    check_unclosed(&file_system);
 }
 
 #[test]
@@ -166,7 +112,7 @@ fn the_library_can_be_linked_statically_and_from_cpp() {
     if !is_installed("c++") {
         return;
     }
-    let file_system = FileSystem::start("linked");
+    let file_system = up("linked");
     let source = library().join("version.cc");
     std::fs::write(&source, "#include <weft.h>\n#include <cstdio>\nint main() { std::puts(weft_version()); }\n")
         .unwrap();
@@ -180,7 +126,7 @@ fn the_library_can_be_linked_statically_and_from_cpp() {
 /// The program of the guide, and that of the examples.
 #[test]
 fn programs_of_the_guide_do_what_it_says() {
-    let file_system = FileSystem::start("guide");
+    let file_system = up("guide");
     let root = package().join("../..");
     let guide = std::fs::read_to_string(root.join("docs/guide/c.md")).expect("the guide is there");
     let (_, rest) = guide.split_once("```c\n").expect("it has a program");

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
+    from typing_extensions import Buffer
 
 _WHOLE = ((0, 0),)
 

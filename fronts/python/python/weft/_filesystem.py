@@ -167,7 +167,7 @@ class FileSystem(_native.FileSystem):
         self.close()
 
     @overload
-    def open(
+    def open(  # type: ignore[overload-overlap]
         self,
         path: StrOrBytesPath,
         mode: Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+", "a+b", "ab+", "x+b", "xb+"],
@@ -181,7 +181,7 @@ class FileSystem(_native.FileSystem):
         self,
         path: StrOrBytesPath,
         mode: Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+", "a+b", "ab+", "x+b", "xb+"],
-        buffering: int = -1,
+        buffering: Literal[-1, 1] = -1,
         *,
         permissions: int = 0o666,
         hints: str = "",
@@ -335,7 +335,8 @@ class FileSystem(_native.FileSystem):
     ) -> Iterator[tuple[str, list[str], list[str]]]:
         """As ``os.walk``; a directory that cannot be read raises."""
         directory = os.fsdecode(top)
-        directories, files = [], []
+        directories: list[str] = []
+        files: list[str] = []
         for entry in self.scandir(directory):
             (directories if entry.is_dir() else files).append(entry.name)
         if topdown:

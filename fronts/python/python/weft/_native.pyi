@@ -1,8 +1,10 @@
 """What the native module has. Use the classes of ``weft``, which add what Python does as well by itself."""
 
 import os
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from typing import final
+
+from typing_extensions import Buffer, disjoint_base
 
 __version__: str
 
@@ -40,6 +42,7 @@ class Listing:
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
+@disjoint_base
 class FileSystem:
     """A file system that is connected."""
 
