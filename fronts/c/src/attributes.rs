@@ -14,9 +14,9 @@ const NANOSECONDS: u32 = 1_000_000_000;
 const UNCHANGED: u32 = u32::MAX;
 
 /// As `statx` tells them.
-pub fn statx_of(fs: &FileSystem, attributes: &Attributes) -> libc::statx {
+pub fn tell(told: &mut libc::statx, fs: &FileSystem, attributes: &Attributes) {
     // SAFETY: integers, of which any are values.
-    let mut told: libc::statx = unsafe { std::mem::zeroed() };
+    *told = unsafe { std::mem::zeroed() };
     told.stx_mask = libc::STATX_BASIC_STATS;
     told.stx_blksize = PREFERRED_IO_BYTES;
     told.stx_nlink = attributes.links;
@@ -29,7 +29,6 @@ pub fn statx_of(fs: &FileSystem, attributes: &Attributes) -> libc::statx {
     told.stx_mtime = time(attributes.mtime);
     told.stx_ctime = time(attributes.ctime);
     told.stx_dev_minor = fs.number;
-    told
 }
 
 fn time(time: Timestamp) -> libc::statx_timestamp {
@@ -45,7 +44,7 @@ fn statx(place: &Place<'_>, flags: c_int, told: Option<&mut libc::statx>) -> Out
         return Err(Failure::invalid(format!("flags {flags:#x}: only AT_SYMLINK_NOFOLLOW is known")));
     }
     let follows = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    *told = statx_of(place.fs, &place.attributes(follows, "statx")?);
+    tell(told, place.fs, &place.attributes(follows, "statx")?);
     Ok(())
 }
 
@@ -80,7 +79,7 @@ extern "C" fn weft_statxat(
 extern "C" fn weft_fstatx(file: FileHandle, _mask: c_uint, told: Option<&mut libc::statx>) -> c_int {
     status(|| {
         let (file, told) = (file.get()?, raw::required(told, "attributes")?);
-        *told = statx_of(&file.fs, &file.attributes()?);
+        tell(told, &file.fs, &file.attributes()?);
         Ok(())
     })
 }

@@ -19,8 +19,8 @@ pub fn count(call: impl FnOnce() -> Outcome<usize>) -> isize {
     match outcome {
         Ok(count) => isize::try_from(count).expect("no call moves more bytes than a slice can have"),
         Err(failure) => {
-            let errno = failure.errno;
-            remember(errno, &failure.text);
+            let errno = failure.errno();
+            remember(errno, failure.text());
             -(errno as isize)
         }
     }

@@ -160,7 +160,7 @@ mod tests {
             strided(1, 3, 1, i64::MAX),
             strided(1, 3, usize::MAX / 2, 1),
         ] {
-            assert_eq!(bad.extents().unwrap_err().errno, libc::EINVAL);
+            assert_eq!(bad.extents().unwrap_err().errno(), libc::EINVAL);
         }
     }
 }

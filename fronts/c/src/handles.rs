@@ -69,6 +69,7 @@ impl<T: Kind> Handle<T> {
     }
 
     /// What it stands for, for the length of a call.
+    #[inline]
     pub fn get(self) -> Outcome<Held<T>> {
         let value = self.key().and_then(|key| T::table().0.get(key)).ok_or_else(|| self.bad())?;
         check_not_forked(value.made_in())?;
@@ -86,6 +87,7 @@ impl<T: Kind> Handle<T> {
         (self.0 & ((1 << KIND_BITS) - 1) == T::NUMBER).then_some(self.0 >> KIND_BITS)
     }
 
+    #[cold]
     fn bad(self) -> Failure {
         let what =
             if self.0 == 0 { "none was given".to_owned() } else { format!("{:#x} is closed, or no such", self.0) };

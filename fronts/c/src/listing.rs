@@ -1,6 +1,6 @@
 //! Listings.
 
-use crate::attributes::statx_of;
+use crate::attributes::tell;
 use crate::border::{count, status};
 use crate::handles::FileHandle;
 use crate::raw;
@@ -32,7 +32,7 @@ fn store(fs: &FileSystem, entry: &DirectoryEntry, into: &mut Dirent) {
     let name = entry.name.as_bytes();
     into.name[..name.len()].copy_from_slice(name);
     if let Some(attributes) = &entry.attributes {
-        into.attributes = statx_of(fs, attributes);
+        tell(&mut into.attributes, fs, attributes);
     }
 }
 

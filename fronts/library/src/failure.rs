@@ -3,22 +3,28 @@
 use std::fmt::Display;
 use weft_protocol::Error;
 
-/// Why a call fails.
+/// Why a call fails. Behind a pointer, so that results of calls that succeed are passed in registers.
 #[derive(Debug)]
-pub struct Failure {
-    /// As of errno(3).
-    pub errno: i32,
-    /// What was tried, on what, why it failed.
-    pub text: String,
-}
+pub struct Failure(Box<(i32, String)>);
 
 /// Result of a call, or of a step of it.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     /// A failure with this text.
+    #[cold]
     pub fn new(errno: i32, text: impl Into<String>) -> Self {
-        Self { errno, text: text.into() }
+        Self(Box::new((errno, text.into())))
+    }
+
+    /// As of errno(3).
+    pub fn errno(&self) -> i32 {
+        self.0.0
+    }
+
+    /// What was tried, on what, why it failed.
+    pub fn text(&self) -> &str {
+        &self.0.1
     }
 
     /// An argument that cannot be.

@@ -60,8 +60,8 @@ mod tests {
             [("widht=2", "widht=2"), ("rdma=fast", "rdma=fast"), ("stripe=64KiB", "stripe"), ("width=2 whole", "whole")]
         {
             let failure = Hints::parse(bad.as_bytes()).unwrap_err();
-            assert!(failure.errno == libc::EINVAL && failure.text.contains(named), "{bad}: {failure:?}");
+            assert!(failure.errno() == libc::EINVAL && failure.text().contains(named), "{bad}: {failure:?}");
         }
-        assert_eq!(Hints::parse(b"\xff").unwrap_err().errno, libc::EINVAL);
+        assert_eq!(Hints::parse(b"\xff").unwrap_err().errno(), libc::EINVAL);
     }
 }
