@@ -8,6 +8,7 @@ use crate::raise::raise;
 use crate::stat::stat;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +21,34 @@ const SIGNALS_LATENCY: Duration = Duration::from_millis(100);
 
 /// An open file.
 #[pyclass(frozen, module = "weft._native", name = "File")]
-pub struct PyFile(Ours<OpenFile>);
+pub struct PyFile {
+    file: Ours<OpenFile>,
+    readable: bool,
+    writable: bool,
+}
 
 impl PyFile {
-    /// It is open.
-    pub fn new(file: OpenFile) -> Self {
-        Self(Ours::new(Arc::new(file)))
+    /// It was opened with these flags.
+    pub fn new(file: OpenFile, flags: i32) -> Self {
+        let access = flags & libc::O_ACCMODE;
+        let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+        Self { file: Ours::new(Arc::new(file)), readable, writable }
+    }
+
+    fn check_readable(&self, py: Python<'_>) -> PyResult<()> {
+        if self.readable { Ok(()) } else { self.unsupported(py, "not readable") }
+    }
+
+    /// Fails as Python's own files do.
+    #[cold]
+    fn unsupported(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        static UNSUPPORTED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        self.file.get()?;
+        Err(PyErr::from_value(UNSUPPORTED.import(py, "io", "UnsupportedOperation")?.call1((text,))?))
+    }
+
+    fn check_writable(&self, py: Python<'_>) -> PyResult<()> {
+        if self.writable { Ok(()) } else { self.unsupported(py, "not writable") }
     }
 
     /// Reads into new `bytes`: `length`, or all up to the end of the file.
@@ -33,14 +56,14 @@ impl PyFile {
         let room = match length {
             Some(length) if length <= ROOM_UNASKED => length,
             _ => {
-                let size = self.0.call(py, |file| file.file()?.size().explain(|| "size"))?;
+                let size = self.file.call(py, |file| file.file()?.size().explain(|| "size"))?;
                 let left = usize::try_from(size.saturating_sub(offset)).expect("memory and files have 64 bits");
                 length.map_or(left, |length| length.min(left))
             }
         };
         let mut count = 0;
         let bytes = PyBytes::new_with(py, room, |memory| {
-            count = self.0.call(py, |file| file.read(memory, checked(offset, memory.len())?))?;
+            count = self.file.call(py, |file| file.read(memory, checked(offset, memory.len())?))?;
             Ok(())
         })?;
         Ok(if count == room { bytes } else { PyBytes::new(py, &bytes.as_bytes()[..count]) })
@@ -75,12 +98,12 @@ fn write_all(file: &OpenFile, pieces: &[(&[u8], u64)]) -> Outcome<usize> {
 impl PyFile {
     #[getter]
     fn closed(&self) -> bool {
-        self.0.is_closed()
+        self.file.is_closed()
     }
 
     /// Writes back and closes; an error of an earlier write shows here.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(file) = self.0.take() else { return Ok(()) };
+        let Some(file) = self.file.take() else { return Ok(()) };
         py.detach(|| {
             let flushed = file.flush();
             drop(file);
@@ -90,31 +113,33 @@ impl PyFile {
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.call(py, |file| file.flush())
+        self.file.call(py, |file| file.flush())
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.call(py, |file| file.file()?.sync().explain(|| "sync"))
+        self.file.call(py, |file| file.file()?.sync().explain(|| "sync"))
     }
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
-        self.0.call(py, |file| file.file()?.size().explain(|| "size"))
+        self.file.call(py, |file| file.file()?.size().explain(|| "size"))
     }
 
     fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
+        self.check_writable(py)?;
         let size = unsigned(size, "size")?;
-        self.0.call(py, |file| file.file()?.truncate(size).explain(|| format!("truncate to {size}")))
+        self.file.call(py, |file| file.file()?.truncate(size).explain(|| format!("truncate to {size}")))
     }
 
     fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let file = self.0.get()?;
-        stat(py, &file.fs, &self.0.call(py, |file| file.attributes())?)
+        let (device, attributes) = self.file.call(py, |file| Ok((file.fs.number, file.attributes()?)))?;
+        stat(py, device, &attributes)
     }
 
     /// Reads at the position, and moves it.
     fn readinto(&self, py: Python<'_>, mut memory: Memory) -> PyResult<usize> {
+        self.check_readable(py)?;
         let memory = memory.bytes_mut()?;
-        self.0.call(py, |file| {
+        self.file.call(py, |file| {
             let mut position = file.position();
             let count = file.read(memory, *position)?;
             *position += count as u64;
@@ -124,7 +149,8 @@ impl PyFile {
 
     /// Reads `length` bytes at the position, or all that is left, and moves it.
     fn read<'py>(&self, py: Python<'py>, length: Option<usize>) -> PyResult<Bound<'py, PyBytes>> {
-        let file = self.0.get()?;
+        self.check_readable(py)?;
+        let file = self.file.get()?;
         let start = *file.position();
         let bytes = self.bytes(py, length, start)?;
         *file.position() = start + bytes.as_bytes().len() as u64;
@@ -133,8 +159,9 @@ impl PyFile {
 
     /// Writes at the position (of a file that appends at the end), and moves it.
     fn write(&self, py: Python<'_>, memory: Memory) -> PyResult<usize> {
+        self.check_writable(py)?;
         let bytes = memory.bytes();
-        self.0.call(py, |file| {
+        self.file.call(py, |file| {
             let mut position = file.position();
             file.write(bytes, checked(*position, bytes.len())?)?;
             *position =
@@ -145,7 +172,7 @@ impl PyFile {
 
     /// Moves the position. Returns it.
     fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
-        let file = self.0.get()?;
+        let file = self.file.get()?;
         let from = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => *file.position(),
@@ -159,30 +186,34 @@ impl PyFile {
     }
 
     fn tell(&self) -> PyResult<u64> {
-        Ok(*self.0.get()?.position())
+        Ok(*self.file.get()?.position())
     }
 
     fn pread<'py>(&self, py: Python<'py>, length: usize, offset: i64) -> PyResult<Bound<'py, PyBytes>> {
+        self.check_readable(py)?;
         self.bytes(py, Some(length), unsigned(offset, "offset")?)
     }
 
     fn pread_into(&self, py: Python<'_>, mut memory: Memory, offset: i64) -> PyResult<usize> {
+        self.check_readable(py)?;
         let (memory, offset) = (memory.bytes_mut()?, unsigned(offset, "offset")?);
-        self.0.call(py, |file| file.read(memory, checked(offset, memory.len())?))
+        self.file.call(py, |file| file.read(memory, checked(offset, memory.len())?))
     }
 
     fn pwrite(&self, py: Python<'_>, memory: Memory, offset: i64) -> PyResult<usize> {
+        self.check_writable(py)?;
         let (bytes, offset) = (memory.bytes(), unsigned(offset, "offset")?);
-        self.0.call(py, |file| write_all(file, &[(bytes, offset)]))
+        self.file.call(py, |file| write_all(file, &[(bytes, offset)]))
     }
 
     /// Reads each piece to its memory; ends early at the end of the file. Returns the sum of bytes.
     fn read_list(&self, py: Python<'_>, mut pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
+        self.check_readable(py)?;
         let mut places = Vec::new();
         for (memory, offset) in &mut pieces {
             places.push((memory.bytes_mut()?, unsigned(*offset, "offset")?));
         }
-        self.0.call(py, |file| {
+        self.file.call(py, |file| {
             let mut sum = 0;
             for (memory, offset) in places {
                 let count = file.read(memory, checked(offset, memory.len())?)?;
@@ -197,11 +228,12 @@ impl PyFile {
 
     /// Writes each piece from its memory. Returns the sum of bytes.
     fn write_list(&self, py: Python<'_>, pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
+        self.check_writable(py)?;
         let mut places = Vec::new();
         for (memory, offset) in &pieces {
             places.push((memory.bytes(), unsigned(*offset, "offset")?));
         }
-        self.0.call(py, |file| write_all(file, &places))
+        self.file.call(py, |file| write_all(file, &places))
     }
 
     /// Locks ranges, each a start and a length (0: to the end of all offsets), all or none.
@@ -210,9 +242,9 @@ impl PyFile {
         let locks = locks.collect::<Outcome<Vec<_>>>().map_err(raise)?;
         let what = || format!("lock {} ranges", locks.len());
         if !wait {
-            return self.0.call(py, |file| file.file()?.try_lock(&locks).explain(what));
+            return self.file.call(py, |file| file.file()?.try_lock(&locks).explain(what));
         }
-        let request = self.0.call(py, |file| Ok(file.file()?.begin_lock(&locks)))?;
+        let request = self.file.call(py, |file| Ok(file.file()?.begin_lock(&locks)))?;
         loop {
             if let Some(result) = py.detach(|| request.wait_for(SIGNALS_LATENCY)) {
                 return result.explain(what).map_err(raise);
@@ -227,6 +259,6 @@ impl PyFile {
     fn unlock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<()> {
         let ranges = ranges.iter().map(|(start, length)| lock_range(*start, *length));
         let ranges = ranges.collect::<Outcome<Vec<_>>>().map_err(raise)?;
-        self.0.call(py, |file| file.file()?.unlock(&ranges).explain(|| format!("unlock {} ranges", ranges.len())))
+        self.file.call(py, |file| file.file()?.unlock(&ranges).explain(|| format!("unlock {} ranges", ranges.len())))
     }
 }

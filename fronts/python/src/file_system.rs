@@ -134,7 +134,7 @@ impl PyFileSystem {
             let file = OpenFile::open(&place, flags, mode, &hints)?;
             // Of a directory there is nothing to read.
             file.file().map(drop)?;
-            Ok(PyFile::new(file))
+            Ok(PyFile::new(file, flags))
         })
     }
 
@@ -147,8 +147,9 @@ impl PyFileSystem {
 
     #[pyo3(signature = (path, *, follow_symlinks=true))]
     fn stat<'py>(&self, py: Python<'py>, path: Text, follow_symlinks: bool) -> PyResult<Bound<'py, PyAny>> {
-        let fs = self.fs.get()?;
-        stat(py, &fs, &self.at(py, &path, |place| place.attributes(follow_symlinks, "stat"))?)
+        let call = |place: Place<'_>| Ok((place.fs.number, place.attributes(follow_symlinks, "stat")?));
+        let (device, attributes) = self.at(py, &path, call)?;
+        stat(py, device, &attributes)
     }
 
     fn check_access(&self, py: Python<'_>, path: Text, mode: u16) -> PyResult<()> {

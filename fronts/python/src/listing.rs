@@ -44,15 +44,14 @@ impl PyListing {
         if count == 0 {
             return Err(PyValueError::new_err("a count of 0 entries"));
         }
-        let directory = self.directory.get()?;
-        let entries = self.directory.call(py, |directory| {
+        let (device, entries) = self.directory.call(py, |directory| {
             let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
             let mut entries = Vec::new();
             cursor.read(directory, with_stat, count, &mut |entry| entries.push(entry))?;
-            Ok(entries)
+            Ok((directory.fs.number, entries))
         })?;
         let told = entries.into_iter().map(|entry| {
-            let attributes = entry.attributes.map(|attributes| stat(py, &directory.fs, &attributes)).transpose()?;
+            let attributes = entry.attributes.map(|attributes| stat(py, device, &attributes)).transpose()?;
             let name = decoded(entry.name.as_bytes()).into_owned();
             Ok((Cow::Owned(name), entry.inode.raw(), kind(entry.kind), attributes))
         });

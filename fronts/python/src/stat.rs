@@ -3,11 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
-use weft_library::{BLOCK_BYTES, FileSystem, PREFERRED_IO_BYTES, mode};
+use weft_library::{BLOCK_BYTES, PREFERRED_IO_BYTES, mode};
 use weft_protocol::{Attributes, Timestamp};
 
-/// As `os.stat` tells them.
-pub fn stat<'py>(py: Python<'py>, fs: &FileSystem, attributes: &Attributes) -> PyResult<Bound<'py, PyAny>> {
+/// As `os.stat` tells them. `device`: the number of the file system.
+pub fn stat<'py>(py: Python<'py>, device: u32, attributes: &Attributes) -> PyResult<Bound<'py, PyAny>> {
     static STAT_RESULT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let unsigned = |number: u64| number.into_pyobject(py).map(Bound::into_any);
     let signed = |number: i64| number.into_pyobject(py).map(Bound::into_any);
@@ -17,7 +17,7 @@ pub fn stat<'py>(py: Python<'py>, fs: &FileSystem, attributes: &Attributes) -> P
     let fields = [
         unsigned(mode(attributes).into())?,
         unsigned(attributes.inode.raw())?,
-        unsigned(fs.number.into())?,
+        unsigned(device.into())?,
         unsigned(attributes.links.into())?,
         unsigned(attributes.uid.into())?,
         unsigned(attributes.gid.into())?,

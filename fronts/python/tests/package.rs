@@ -16,15 +16,16 @@ fn package() -> &'static Path {
 /// The Python that has the package, and what its tests need. `None`, with a reason: it cannot be had.
 fn python() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
-    PYTHON.get_or_init(install).as_deref()
+    PYTHON.get_or_init(|| install("environment", &[])).as_deref()
 }
 
-fn install() -> Option<PathBuf> {
+/// Makes a virtual environment with the package, and with more packages of others.
+fn install(name: &str, more: &[&str]) -> Option<PathBuf> {
     if !is_installed("python3") {
         return None;
     }
     let place = binaries().join("python");
-    let environment = place.join("environment");
+    let environment = place.join(name);
     let python = environment.join("bin/python");
     let is_new_enough = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     if !Command::new("python3").args(["-c", is_new_enough]).status().is_ok_and(|status| status.success()) {
@@ -33,7 +34,7 @@ fn install() -> Option<PathBuf> {
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(&environment));
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    run(Command::new(&python).args(pip).arg("-r").arg(package().join("tests/requirements.txt")));
+    run(Command::new(&python).args(pip).arg("-r").arg(package().join("tests/requirements.txt")).args(more));
     let target = binaries().parent().expect("it is in target").to_owned();
     let script = package().join("../../scripts/python-wheel.sh");
     let built = run(Command::new(script).arg("dev").arg(&place).env("CARGO_TARGET_DIR", target));
@@ -69,8 +70,18 @@ fn its_types_are_those_that_it_says() {
         command.args(["-m", module]).current_dir(binaries().join("python"));
         command
     };
-    run(mypy("mypy").args(["--strict", "--cache-dir"]).arg(&cache).arg(&sources));
+    let settings = package().join("pyproject.toml");
+    run(mypy("mypy").arg("--config-file").arg(settings).arg("--cache-dir").arg(&cache).arg(&sources));
     run(mypy("mypy.stubtest").args(["--ignore-missing-stub", "weft._native"]));
+}
+
+/// Gigabytes to install, so that it is part of `make test-long`.
+#[test]
+#[ignore = "installs PyTorch"]
+fn pytorch_works_with_it() {
+    let Some(python) = install("environment-torch", &["torch==2.15.0"]) else { return };
+    let file_system = Up::start(NAME, "torch");
+    run(command(&file_system, &python).args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_torch.py"]));
 }
 
 /// The programs of the guide, each by itself.

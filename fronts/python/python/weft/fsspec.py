@@ -23,10 +23,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fsspec.asyn import AbstractAsyncStreamedFile, AsyncFileSystem  # type: ignore[import-untyped]
-from fsspec.callbacks import DEFAULT_CALLBACK, Callback  # type: ignore[import-untyped]
-from fsspec.core import has_magic  # type: ignore[import-untyped]
-from fsspec.utils import infer_storage_options, isfilelike, stringify_path  # type: ignore[import-untyped]
+from fsspec.asyn import AbstractAsyncStreamedFile, AsyncFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK, Callback
+from fsspec.core import has_magic
+from fsspec.utils import infer_storage_options, isfilelike, stringify_path
 
 from ._file import File
 from ._filesystem import DirEntry, FileSystem
@@ -53,7 +53,7 @@ def _in_thread(method: Callable[..., _R]) -> Callable[..., Coroutine[Any, Any, _
     return call
 
 
-class WeftFileSystem(AsyncFileSystem):  # type: ignore[misc]
+class WeftFileSystem(AsyncFileSystem):
     """A file system of Weft.
 
     Parameters are the name (``weft://NAME``; without one the only file system that there is), those of ``weft.connect``,
@@ -470,7 +470,7 @@ class _Writer(io.BufferedWriter):
             self.fs.weft.unlink(self._temporary)
 
 
-class _Stream(AbstractAsyncStreamedFile):  # type: ignore[misc]
+class _Stream(AbstractAsyncStreamedFile):
     """A file whose reads and writes are coroutines."""
 
     def __init__(self, fs: WeftFileSystem, raw: File, path: str, mode: str) -> None:

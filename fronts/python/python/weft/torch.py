@@ -1,0 +1,82 @@
+"""PyTorch: a data set that has each worker read the files that are on its machine.
+
+    dataset = weft.torch.ShardDataset("job", paths, decode)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=32, num_workers=4)
+
+Checkpoints need nothing of this: ``torch.save(state, fs.open(path, "wb"))``, and ``torch.distributed.checkpoint`` writes to
+``weft://job/path`` by fsspec.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch.distributed
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ._file import File
+from ._filesystem import FileSystem
+from .placement import assign, local_bytes
+
+__all__ = ["ShardDataset"]
+
+_Sample = TypeVar("_Sample")
+
+
+class ShardDataset(IterableDataset[_Sample]):
+    """Samples of many files, each read by one process of the group, on a machine that has its bytes where that can be.
+
+    ``decode`` is given a file that is open to be read (``weft.File``, without a buffer), and returns its samples. If
+    ``torch.distributed`` is initialized, all ranks have to make the data set, with the same paths, at the same time: they
+    tell each other what they have. The files of a rank are divided over the workers of its loader. ``set_epoch`` gives the
+    files another order. ``options`` are those of ``weft.connect``.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        paths: Sequence[str],
+        decode: Callable[[File], Iterable[_Sample]],
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._name, self._options, self._decode = name, options, decode
+        self._shuffle, self._seed, self._epoch = shuffle, seed, 0
+        self._connection: tuple[int, FileSystem] | None = None
+        local = [local_bytes(self._fs(), paths)]
+        rank = 0
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            rank, local = torch.distributed.get_rank(), [[]] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(local, local_bytes(self._fs(), paths))
+        self.paths = [paths[file] for file in assign(local)[rank]]
+        """The files of this rank."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins another epoch: before a loader is made, or asked for its iterator."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[_Sample]:
+        order = list(self.paths)
+        if self._shuffle:
+            random.Random(f"{self._seed} {self._epoch}").shuffle(order)
+        worker = get_worker_info()
+        if worker is not None:
+            order = order[worker.id :: worker.num_workers]
+        for path in order:
+            with self._fs().open(path, "rb", 0) as file:
+                yield from self._decode(file)
+
+    def _fs(self) -> FileSystem:
+        """The connection of this process: a worker that was forked makes one of its own."""
+        if self._connection is None or self._connection[0] != os.getpid():
+            self._connection = os.getpid(), FileSystem(self._name, **self._options)
+        return self._connection[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connection": None}
