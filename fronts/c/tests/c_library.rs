@@ -123,6 +123,32 @@ fn the_library_can_be_linked_statically_and_from_cpp() {
     assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), env!("CARGO_PKG_VERSION"));
 }
 
+#[test]
+fn cmake_finds_both_libraries() {
+    if !is_installed("cmake") {
+        return;
+    }
+    let project = library().join("cmake");
+    std::fs::create_dir_all(&project).unwrap();
+    let source = "#include <weft.h>\n#include <stdio.h>\nint main(void) { puts(weft_version()); }\n";
+    std::fs::write(project.join("version.c"), source).unwrap();
+    let wanted = env!("CARGO_PKG_VERSION");
+    let lists = format!(
+        "cmake_minimum_required(VERSION 3.18)\nproject(version C)\nfind_package(weft {wanted} REQUIRED)\n\
+         add_executable(shared version.c)\ntarget_link_libraries(shared weft::weft)\n\
+         add_executable(static version.c)\ntarget_link_libraries(static weft::static)\n"
+    );
+    std::fs::write(project.join("CMakeLists.txt"), lists).unwrap();
+    let build = project.join("build");
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", library().display());
+    run(Command::new("cmake").arg("-S").arg(&project).arg("-B").arg(&build).arg(prefix));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    for program in ["shared", "static"] {
+        let told = run(&mut Command::new(build.join(program)));
+        assert_eq!(String::from_utf8_lossy(&told.stdout).trim(), wanted);
+    }
+}
+
 /// The program of the guide, and that of the examples.
 #[test]
 fn programs_of_the_guide_do_what_it_says() {
