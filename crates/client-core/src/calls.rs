@@ -465,8 +465,8 @@ impl<S: Shell> Calls<S> {
         }
     }
 
-    /// Ends the session at every node that was connected, so that nobody waits for its leases. Later calls fail with
-    /// [`Error::BadHandle`].
+    /// Ends the session at every node that was connected, so that nobody waits for its leases. Nothing is believed any
+    /// more, waits for locks end, and later calls fail with [`Error::BadHandle`].
     pub async fn end_sessions(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
@@ -474,6 +474,9 @@ impl<S: Shell> Calls<S> {
         self.forget_session().await;
         lock(&self.links).clear();
         lock(&self.earlier).clear();
+        let ended = self.session.id();
+        self.session.replace(ended, self.shell.new_session());
+        self.end_locks(ended);
     }
 
     /// Has the shards end this client's session, as they do when its term has passed.
