@@ -10,7 +10,7 @@ use weft_protocol::{Cookie, Credentials, Error, FileKind, InodeNumber, Name, Res
 
 impl Client {
     /// Walks a path from the root (bytes, `/` between components, `.` and `..` understood) and follows symbolic links;
-    /// the last one too when `follow_last` is set.
+    /// the last one too when `follow_last` is set, or `/` is behind it: then what is there has to be a directory.
     pub fn walk(&self, who: &Credentials, path: &[u8], follow_last: bool) -> Result<Entry> {
         self.walk_from(who, InodeNumber::ROOT, path, follow_last)
     }
@@ -24,6 +24,9 @@ impl Client {
         path: &[u8],
         follow_last: bool,
     ) -> Result<Entry> {
+        // What ends with `/` is to be a directory: then a symbolic link there is followed.
+        let is_directory = path.last() == Some(&b'/');
+        let follow_last = follow_last || is_directory;
         let mut left = components(path);
         // The directories walked through, for `..`: a directory's parent may be on a shard that is slow to ask.
         let mut above: Vec<Entry> = Vec::new();
@@ -61,6 +64,9 @@ impl Client {
                 continue;
             }
             above.push(std::mem::replace(&mut here, found));
+        }
+        if is_directory && here.attributes.kind != FileKind::Directory {
+            return Err(Error::NotDirectory);
         }
         Ok(here)
     }
