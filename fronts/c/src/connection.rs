@@ -8,11 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
-use weft_library::{Failure, FileSystem, Outcome, Process, Settings};
+use weft_library::{Failure, FileSystem, Outcome, Process, Settings, Space};
 use weft_protocol::limits::NAME_BYTES_MAX;
 
-/// Blocks of `weft_statvfs`, bytes.
-const BLOCK_BYTES: u64 = 4096;
 impl Kind for FileSystem {
     const NUMBER: usize = 1;
     const NAME: &str = "weft_t";
@@ -101,10 +99,9 @@ extern "C" fn weft_statvfs(fs: FsHandle, space: Option<&mut libc::statvfs>) -> c
         let told = fs.space()?;
         // SAFETY: integers, of which any are values.
         *space = unsafe { std::mem::zeroed() };
-        (space.f_bsize, space.f_frsize) = (BLOCK_BYTES, BLOCK_BYTES);
-        space.f_blocks = told.total / BLOCK_BYTES;
-        (space.f_bfree, space.f_bavail) = (told.free / BLOCK_BYTES, told.free / BLOCK_BYTES);
-        space.f_files = told.files;
+        (space.f_bsize, space.f_frsize) = (Space::BLOCK_BYTES, Space::BLOCK_BYTES);
+        (space.f_blocks, space.f_bfree, space.f_bavail) = (told.blocks, told.free, told.free);
+        (space.f_files, space.f_ffree, space.f_favail) = (told.files, Space::FILES_FREE, Space::FILES_FREE);
         space.f_namemax = NAME_BYTES_MAX as u64;
         Ok(())
     })

@@ -70,7 +70,7 @@ fn out(file: Option<&mut FileHandle>) -> Outcome<&mut FileHandle> {
 /// See `weft.h`.
 #[unsafe(no_mangle)]
 extern "C" fn weft_close(file: FileHandle) -> c_int {
-    status(|| file.take()?.flush())
+    status(|| file.take()?.flush("close"))
 }
 
 /// See `weft.h`.
@@ -131,10 +131,7 @@ extern "C" fn weft_read(file: FileHandle, memory: *mut c_void, length: usize) ->
         let file = file.get()?;
         // SAFETY: it is as `weft.h` says.
         let memory = unsafe { raw::slice_mut(memory.cast(), length, "memory") }?;
-        let mut position = file.position();
-        let count = file.read(memory, *position)?;
-        *position += count as u64;
-        Ok(count)
+        file.read_on(memory)
     })
 }
 
@@ -145,10 +142,7 @@ extern "C" fn weft_write(file: FileHandle, memory: *const c_void, length: usize)
         let file = file.get()?;
         // SAFETY: it is as `weft.h` says.
         let memory = unsafe { raw::slice(memory.cast(), length, "memory") }?;
-        let mut position = file.position();
-        let offset = i64::try_from(*position).map_err(|_| Failure::invalid("the position is beyond all offsets"))?;
-        file.write(memory, raw::range(offset, length)?)?;
-        *position = if file.appends { file.file()?.size().explain(|| "size")? } else { *position + length as u64 };
+        file.write_on(memory)?;
         Ok(length)
     })
 }
@@ -157,17 +151,8 @@ extern "C" fn weft_write(file: FileHandle, memory: *const c_void, length: usize)
 #[unsafe(no_mangle)]
 extern "C" fn weft_lseek(file: FileHandle, offset: i64, whence: c_int) -> i64 {
     let result = count(|| {
-        let file = file.get()?;
-        let mut position = file.position();
-        let from = match whence {
-            libc::SEEK_SET => 0,
-            libc::SEEK_CUR => *position,
-            libc::SEEK_END => file.file()?.size().explain(|| "size")?,
-            _ => return Err(Failure::invalid(format!("whence is {whence}, not SEEK_SET, SEEK_CUR or SEEK_END"))),
-        };
-        let to = from.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok());
-        *position = to.ok_or_else(|| Failure::invalid(format!("{offset} from {from} is no offset")))?;
-        Ok(usize::try_from(*position).expect("offsets and memory have 64 bits"))
+        let position = file.get()?.seek(offset, whence)?;
+        Ok(usize::try_from(position).expect("offsets and memory have 64 bits"))
     });
     result as i64
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
-use weft_library::{Failure, Outcome};
+use weft_library::{Failure, Outcome, checked_range};
 
 /// A structure of C that begins with its size, and may grow. Zero bytes are a value of it.
 ///
@@ -123,10 +123,5 @@ pub fn unsigned(number: i64, what: &str) -> Outcome<u64> {
 
 /// A range of a file: from C's offset, so many bytes.
 pub fn range(offset: i64, bytes: usize) -> Outcome<u64> {
-    let start = unsigned(offset, "the offset")?;
-    let end = u64::try_from(bytes).ok().and_then(|bytes| start.checked_add(bytes));
-    match end {
-        Some(end) if i64::try_from(end).is_ok() => Ok(start),
-        _ => Err(Failure::invalid(format!("{bytes} bytes at offset {offset} end beyond what an offset can tell"))),
-    }
+    checked_range(unsigned(offset, "the offset")?, bytes)
 }

@@ -23,6 +23,7 @@ pub fn mode(attributes: &Attributes) -> u32 {
 impl Place<'_> {
     /// Attributes of what is there.
     pub fn attributes(&self, follows: bool, verb: &str) -> Outcome<Attributes> {
+        self.check(verb)?;
         let entry = self.fs.client.walk_from(&self.fs.who, self.directory, self.path, follows);
         Ok(entry.explain(|| format!("{verb} {self}"))?.attributes)
     }

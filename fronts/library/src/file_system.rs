@@ -5,10 +5,10 @@ use crate::forks::{self, Process};
 use crate::signals;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
-use weft_client::{Client, ClientOptions, FileSystemSpace, FindError, Instance, Way};
+use weft_client::{Client, ClientOptions, FindError, Instance, Way};
+use weft_protocol::hash::spread;
 use weft_protocol::{Credentials, Error};
 
 /// Permissions that nobody gets where it is not known what the process takes from others.
@@ -21,9 +21,24 @@ pub struct FileSystem {
     pub who: Credentials,
     /// Permissions that what is made here does not get.
     umask: u16,
-    /// Tells the files of several file systems apart, as a device does.
+    /// Tells the files of several file systems apart, as a device does: the same for all that connect to one.
     pub number: u32,
     made_in: Process,
+}
+
+/// What `statvfs` tells.
+pub struct Space {
+    pub blocks: u64,
+    pub free: u64,
+    /// Those that there are, and those that there may be.
+    pub files: u64,
+}
+
+impl Space {
+    /// Unit of space.
+    pub const BLOCK_BYTES: u64 = 4096;
+    /// There is no limit: as many as a program may want to hear of.
+    pub const FILES_FREE: u64 = 1 << 32;
 }
 
 /// How to connect, apart from the name.
@@ -58,8 +73,6 @@ impl Settings {
     }
 }
 
-/// The next file system's number.
-static NUMBERS: AtomicU32 = AtomicU32::new(1);
 /// File systems that are connected, for the end of the process.
 static CONNECTED: Mutex<Vec<(Process, Weak<FileSystem>)>> = Mutex::new(Vec::new());
 
@@ -82,7 +95,7 @@ impl FileSystem {
         let who = client.credentials();
         let mut connected = CONNECTED.lock().unwrap_or_else(PoisonError::into_inner);
         connected.retain(|(_, fs)| fs.strong_count() > 0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let number = number_of(name);
         let fs = Arc::new(FileSystem { client, who, umask: umask(), number, made_in: forks::this_process() });
         connected.push((fs.made_in, Arc::downgrade(&fs)));
         drop(connected);
@@ -107,13 +120,20 @@ impl FileSystem {
     }
 
     /// Space of the stores that answer; of none a failure.
-    pub fn space(&self) -> Outcome<FileSystemSpace> {
+    pub fn space(&self) -> Outcome<Space> {
         let told = self.client.space().explain(|| "statvfs")?;
         if told.nodes.iter().all(|(_, answer)| answer.is_err()) {
             return Err(Error::Unreachable).explain(|| "statvfs");
         }
-        Ok(told)
+        let (blocks, free) = (told.total / Space::BLOCK_BYTES, told.free / Space::BLOCK_BYTES);
+        Ok(Space { blocks, free, files: told.files.saturating_add(Space::FILES_FREE) })
     }
+}
+
+/// From its name, which no other has that this user can connect to by name.
+fn number_of(name: &str) -> u32 {
+    let hash = name.bytes().fold(0, |hash: u64, byte| spread(hash ^ u64::from(byte)));
+    u32::try_from(hash >> 32).expect("32 bits are left")
 }
 
 fn not_found(error: &FindError) -> Failure {

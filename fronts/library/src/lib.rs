@@ -23,12 +23,12 @@ mod xattrs;
 
 pub use attributes::{BLOCK_BYTES, PREFERRED_IO_BYTES, mode};
 pub use failure::{Explain, Failure, Outcome};
-pub use file_system::{FileSystem, Settings};
+pub use file_system::{FileSystem, Settings, Space};
 pub use forks::{Process, this_process};
 pub use hints::Hints;
 pub use listing::Cursor;
 pub use locate::Located;
 pub use locks::{lock_range, range_lock};
-pub use open_file::OpenFile;
+pub use open_file::{OpenFile, checked_range};
 pub use place::Place;
 pub use signals::blocked;

@@ -83,6 +83,7 @@ impl Flags {
 impl OpenFile {
     /// Opens what is at a place.
     pub fn open(place: &Place<'_>, flags: c_int, mode: libc::mode_t, hints: &Hints) -> Outcome<Self> {
+        place.check("open")?;
         let flags = Flags::new(flags, place.fs.permissions(mode), hints)?;
         if flags.only_directory || place.is_of_directory() {
             return Self::open_directory(place, &flags);
@@ -154,6 +155,7 @@ impl OpenFile {
 
     /// Writes all, at the end if it appends.
     pub fn write(&self, bytes: &[u8], offset: u64) -> Outcome {
+        let offset = checked_range(offset, bytes.len())?;
         let file = self.file()?;
         file.write_at(bytes, offset).explain(|| format!("write {} bytes at offset {offset}", bytes.len()))?;
         if self.synced { file.sync().explain(|| "write through to the device") } else { Ok(()) }
@@ -162,19 +164,72 @@ impl OpenFile {
     /// Reads, fewer bytes at the end of the file only.
     pub fn read(&self, memory: &mut [u8], offset: u64) -> Outcome<usize> {
         let length = memory.len();
+        let offset = checked_range(offset, length)?;
         self.file()?.read_at(memory, offset).explain(|| format!("read {length} bytes at offset {offset}"))
     }
 
-    /// The position, for the length of a read or write.
-    pub fn position(&self) -> MutexGuard<'_, u64> {
+    fn lock_position(&self) -> MutexGuard<'_, u64> {
         self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The position.
+    pub fn position(&self) -> u64 {
+        *self.lock_position()
+    }
+
+    /// Reads at the position, and moves it behind what was read.
+    pub fn read_on(&self, memory: &mut [u8]) -> Outcome<usize> {
+        let mut position = self.lock_position();
+        let count = self.read(memory, *position)?;
+        *position += count as u64;
+        Ok(count)
+    }
+
+    /// Writes all at the position, or at the end if it appends, and moves the position behind it.
+    pub fn write_on(&self, bytes: &[u8]) -> Outcome {
+        let mut position = self.lock_position();
+        self.write(bytes, *position)?;
+        if self.appends && !bytes.is_empty() {
+            *position = self.size()?;
+        } else {
+            *position += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Moves the position as lseek(2) does, without `SEEK_DATA` and `SEEK_HOLE`. Returns it.
+    pub fn seek(&self, offset: i64, whence: c_int) -> Outcome<u64> {
+        let mut position = self.lock_position();
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => *position,
+            libc::SEEK_END => self.size()?,
+            _ => return Err(Failure::invalid(format!("whence is {whence}, not SEEK_SET, SEEK_CUR or SEEK_END"))),
+        };
+        let to = from.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok());
+        *position = to.ok_or_else(|| Failure::invalid(format!("{offset} from {from} is no offset")))?;
+        Ok(*position)
+    }
+
+    /// Size of the file.
+    pub fn size(&self) -> Outcome<u64> {
+        self.file()?.size().explain(|| "size")
+    }
+
     /// Writes back; errors of earlier writes show here.
-    pub fn flush(&self) -> Outcome {
+    pub fn flush(&self, verb: &str) -> Outcome {
         match &self.what {
-            What::File(file) => file.flush().explain(|| "close"),
+            What::File(file) => file.flush().explain(|| verb),
             What::Directory(_) => Ok(()),
         }
+    }
+}
+
+/// An offset, if so many bytes from it on are within what offsets can tell.
+pub fn checked_range(offset: u64, bytes: usize) -> Outcome<u64> {
+    let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
+    match end {
+        Some(end) if i64::try_from(end).is_ok() => Ok(offset),
+        _ => Err(Failure::invalid(format!("{bytes} bytes at offset {offset} end beyond what an offset can tell"))),
     }
 }

@@ -1,12 +1,12 @@
 //! Where paths lead.
 
-use crate::failure::Outcome;
+use crate::failure::{Explain, Outcome};
 use crate::file_system::FileSystem;
 use crate::open_file::OpenFile;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use weft_protocol::InodeNumber;
+use weft_protocol::{Error, InodeNumber};
 
 /// Where a path is to be looked up.
 pub struct Place<'a> {
@@ -30,6 +30,11 @@ impl<'a> Place<'a> {
     /// For the texts of failures.
     pub fn shown(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.path)
+    }
+
+    /// Nothing is at an empty path.
+    pub fn check(&self, verb: &str) -> Outcome {
+        if self.path.is_empty() { Err(Error::NotFound).explain(|| format!("{verb} an empty path")) } else { Ok(()) }
     }
 
     /// Whether it can only mean a directory, or nothing.
