@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_library::{Explain, Failure, OpenFile, Outcome, lock_range, range_lock};
+use weft_library::{Explain, OpenFile, Outcome, lock_range, range_lock};
 
 /// Longest read that is made room for before the size of the file is known, bytes.
 const ROOM_UNASKED: usize = 128 << 10;
@@ -51,31 +51,28 @@ impl PyFile {
         if self.writable { Ok(()) } else { self.unsupported(py, "not writable") }
     }
 
-    /// Reads into new `bytes`: `length`, or all up to the end of the file.
-    fn bytes<'py>(&self, py: Python<'py>, length: Option<usize>, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
+    /// Reads into new `bytes`: `length`, or all up to the end of the file, at an offset or, without one, at the position.
+    fn bytes<'py>(&self, py: Python<'py>, length: Option<usize>, at: Option<u64>) -> PyResult<Bound<'py, PyBytes>> {
         let room = match length {
             Some(length) if length <= ROOM_UNASKED => length,
             _ => {
-                let size = self.file.call(py, |file| file.file()?.size().explain(|| "size"))?;
-                let left = usize::try_from(size.saturating_sub(offset)).expect("memory and files have 64 bits");
+                let left = |file: &Arc<OpenFile>| {
+                    let offset = at.unwrap_or_else(|| file.position());
+                    Ok(usize::try_from(file.size()?.saturating_sub(offset)).expect("memory and files have 64 bits"))
+                };
+                let left = self.file.call(py, left)?;
                 length.map_or(left, |length| length.min(left))
             }
         };
         let mut count = 0;
         let bytes = PyBytes::new_with(py, room, |memory| {
-            count = self.file.call(py, |file| file.read(memory, checked(offset, memory.len())?))?;
+            count = self.file.call(py, |file| match at {
+                Some(offset) => file.read(memory, offset),
+                None => file.read_on(memory),
+            })?;
             Ok(())
         })?;
         Ok(if count == room { bytes } else { PyBytes::new(py, &bytes.as_bytes()[..count]) })
-    }
-}
-
-/// An offset, if so many bytes from it on are within what offsets can tell.
-fn checked(offset: u64, bytes: usize) -> Outcome<u64> {
-    let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
-    match end {
-        Some(end) if i64::try_from(end).is_ok() => Ok(offset),
-        _ => Err(Failure::invalid(format!("{bytes} bytes at offset {offset} end beyond what an offset can tell"))),
     }
 }
 
@@ -88,7 +85,7 @@ fn unsigned(number: i64, what: &str) -> PyResult<u64> {
 fn write_all(file: &OpenFile, pieces: &[(&[u8], u64)]) -> Outcome<usize> {
     let mut sum = 0;
     for (bytes, offset) in pieces {
-        file.write(bytes, checked(*offset, bytes.len())?)?;
+        file.write(bytes, *offset)?;
         sum += bytes.len();
     }
     Ok(sum)
@@ -105,7 +102,7 @@ impl PyFile {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(file) = self.file.take() else { return Ok(()) };
         py.detach(|| {
-            let flushed = file.flush();
+            let flushed = file.flush("close");
             drop(file);
             flushed
         })
@@ -113,7 +110,7 @@ impl PyFile {
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.file.call(py, |file| file.flush())
+        self.file.call(py, |file| file.flush("flush"))
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
@@ -121,7 +118,7 @@ impl PyFile {
     }
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
-        self.file.call(py, |file| file.file()?.size().explain(|| "size"))
+        self.file.call(py, |file| file.size())
     }
 
     fn truncate(&self, py: Python<'_>, size: i64) -> PyResult<()> {
@@ -139,65 +136,44 @@ impl PyFile {
     fn readinto(&self, py: Python<'_>, mut memory: Memory) -> PyResult<usize> {
         self.check_readable(py)?;
         let memory = memory.bytes_mut()?;
-        self.file.call(py, |file| {
-            let mut position = file.position();
-            let count = file.read(memory, *position)?;
-            *position += count as u64;
-            Ok(count)
-        })
+        self.file.call(py, |file| file.read_on(memory))
     }
 
     /// Reads `length` bytes at the position, or all that is left, and moves it.
     fn read<'py>(&self, py: Python<'py>, length: Option<usize>) -> PyResult<Bound<'py, PyBytes>> {
         self.check_readable(py)?;
-        let file = self.file.get()?;
-        let start = *file.position();
-        let bytes = self.bytes(py, length, start)?;
-        *file.position() = start + bytes.as_bytes().len() as u64;
-        Ok(bytes)
+        self.bytes(py, length, None)
     }
 
     /// Writes at the position (of a file that appends at the end), and moves it.
     fn write(&self, py: Python<'_>, memory: Memory) -> PyResult<usize> {
         self.check_writable(py)?;
         let bytes = memory.bytes();
-        self.file.call(py, |file| {
-            let mut position = file.position();
-            file.write(bytes, checked(*position, bytes.len())?)?;
-            *position =
-                if file.appends { file.file()?.size().explain(|| "size")? } else { *position + bytes.len() as u64 };
-            Ok(bytes.len())
-        })
+        self.file.call(py, |file| file.write_on(bytes))?;
+        Ok(bytes.len())
     }
 
     /// Moves the position. Returns it.
     fn seek(&self, py: Python<'_>, offset: i64, whence: i32) -> PyResult<u64> {
-        let file = self.file.get()?;
-        let from = match whence {
-            libc::SEEK_SET => 0,
-            libc::SEEK_CUR => *file.position(),
-            libc::SEEK_END => self.size(py)?,
-            _ => return Err(PyValueError::new_err(format!("invalid whence ({whence}, should be 0, 1 or 2)"))),
-        };
-        let to = from.checked_add_signed(offset).filter(|to| i64::try_from(*to).is_ok());
-        let to = to.ok_or_else(|| raise(Failure::invalid(format!("seek by {offset} from {from}"))))?;
-        *file.position() = to;
-        Ok(to)
+        if !(libc::SEEK_SET..=libc::SEEK_END).contains(&whence) {
+            return Err(PyValueError::new_err(format!("invalid whence ({whence}, should be 0, 1 or 2)")));
+        }
+        self.file.call(py, |file| file.seek(offset, whence))
     }
 
-    fn tell(&self) -> PyResult<u64> {
-        Ok(*self.file.get()?.position())
+    fn tell(&self, py: Python<'_>) -> PyResult<u64> {
+        self.file.call(py, |file| Ok(file.position()))
     }
 
     fn pread<'py>(&self, py: Python<'py>, length: usize, offset: i64) -> PyResult<Bound<'py, PyBytes>> {
         self.check_readable(py)?;
-        self.bytes(py, Some(length), unsigned(offset, "offset")?)
+        self.bytes(py, Some(length), Some(unsigned(offset, "offset")?))
     }
 
     fn pread_into(&self, py: Python<'_>, mut memory: Memory, offset: i64) -> PyResult<usize> {
         self.check_readable(py)?;
         let (memory, offset) = (memory.bytes_mut()?, unsigned(offset, "offset")?);
-        self.file.call(py, |file| file.read(memory, checked(offset, memory.len())?))
+        self.file.call(py, |file| file.read(memory, offset))
     }
 
     fn pwrite(&self, py: Python<'_>, memory: Memory, offset: i64) -> PyResult<usize> {
@@ -216,7 +192,7 @@ impl PyFile {
         self.file.call(py, |file| {
             let mut sum = 0;
             for (memory, offset) in places {
-                let count = file.read(memory, checked(offset, memory.len())?)?;
+                let count = file.read(memory, offset)?;
                 sum += count;
                 if count < memory.len() {
                     break;

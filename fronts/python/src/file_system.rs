@@ -18,18 +18,15 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_library::{FileSystem, Hints, Located, OpenFile, Outcome, Place, Settings};
+use weft_library::{Failure, FileSystem, Hints, Located, OpenFile, Outcome, Place, Settings, Space};
 use weft_protocol::limits::NAME_BYTES_MAX;
 use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{AttributeChanges, TimeChange, Timestamp, XattrExpectation};
 
-/// Unit of `statvfs`, bytes.
-const BLOCK_BYTES: u64 = 4096;
-
 /// Offset, length, node, host, site, and whether it is this machine.
 type Piece = (u64, u64, Option<u16>, String, String, bool);
 /// The fields of `os.statvfs_result`.
-type Space = (u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
+type StatVfs = (u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
 
 /// A file system that is connected.
 #[pyclass(frozen, subclass, module = "weft._native", name = "FileSystem")]
@@ -106,6 +103,9 @@ impl PyFileSystem {
         if let Some(bytes) = write_buffer {
             settings.client.buffer_bytes = bytes;
         }
+        if name.is_some_and(|name| name.contains('\0')) {
+            return Err(PyValueError::new_err("embedded null character"));
+        }
         let fs = py.detach(|| FileSystem::connect(name, settings)).map_err(raise)?;
         let name = fs.client.map().name.clone();
         Ok(Self { fs: Ours::new(fs), name })
@@ -132,8 +132,9 @@ impl PyFileSystem {
         let hints = Hints::parse(hints.as_bytes()).map_err(raise)?;
         self.at(py, &path, |place| {
             let file = OpenFile::open(&place, flags, mode, &hints)?;
-            // Of a directory there is nothing to read.
-            file.file().map(drop)?;
+            if file.file().is_err() {
+                return Err(Failure::new(libc::EISDIR, format!("open {place}: is a directory")));
+            }
             Ok(PyFile::new(file, flags))
         })
     }
@@ -261,9 +262,9 @@ impl PyFileSystem {
     }
 
     /// The fields of `os.statvfs_result`.
-    fn space(&self, py: Python<'_>) -> PyResult<Space> {
+    fn space(&self, py: Python<'_>) -> PyResult<StatVfs> {
         let told = self.fs.call(py, |fs| fs.space())?;
-        let (total, free) = (told.total / BLOCK_BYTES, told.free / BLOCK_BYTES);
-        Ok((BLOCK_BYTES, BLOCK_BYTES, total, free, free, told.files, 0, 0, 0, NAME_BYTES_MAX as u64))
+        let (block, more) = (Space::BLOCK_BYTES, Space::FILES_FREE);
+        Ok((block, block, told.blocks, told.free, told.free, told.files, more, more, 0, NAME_BYTES_MAX as u64))
     }
 }

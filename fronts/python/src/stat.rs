@@ -11,7 +11,11 @@ pub fn stat<'py>(py: Python<'py>, device: u32, attributes: &Attributes) -> PyRes
     static STAT_RESULT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let unsigned = |number: u64| number.into_pyobject(py).map(Bound::into_any);
     let signed = |number: i64| number.into_pyobject(py).map(Bound::into_any);
-    let real = |time: Timestamp| (time.0 as f64 * 1e-9).into_pyobject(py).map(Bound::into_any);
+    // Rounded as Python does.
+    let real = |time: Timestamp| {
+        let (seconds, nanoseconds) = time.parts();
+        (seconds as f64 + 1e-9 * f64::from(nanoseconds)).into_pyobject(py).map(Bound::into_any)
+    };
     let Attributes { atime, mtime, ctime, .. } = *attributes;
     // In the order of its fields: those of a tuple, then those that have names only.
     let fields = [

@@ -95,12 +95,10 @@ class File(io.RawIOBase):
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Reads into memory, fewer bytes than it has at the end of the file only."""
-        self._check(self.readable(), "not readable")
         return self._native.readinto(buffer)
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Reads ``size`` bytes, or all up to the end of the file."""
-        self._check(self.readable(), "not readable")
         return self._native.read(None if size is None or size < 0 else size)
 
     def readall(self) -> bytes:
@@ -109,7 +107,6 @@ class File(io.RawIOBase):
 
     def write(self, buffer: Buffer, /) -> int:
         """Writes all of the memory."""
-        self._check(self.writable(), "not writable")
         return self._native.write(buffer)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -122,7 +119,6 @@ class File(io.RawIOBase):
 
     def truncate(self, size: int | None = None, /) -> int:
         """Cuts the file, or extends it with zeros; at the position if no size is given."""
-        self._check(self.writable(), "not writable")
         size = self.tell() if size is None else size
         self._native.truncate(size)
         return size
@@ -137,27 +133,22 @@ class File(io.RawIOBase):
 
     def pread(self, length: int, offset: int) -> bytes:
         """As ``os.pread``."""
-        self._check(self.readable(), "not readable")
         return self._native.pread(length, offset)
 
     def pread_into(self, buffer: Buffer, offset: int) -> int:
         """Reads at an offset into memory. The position stays."""
-        self._check(self.readable(), "not readable")
         return self._native.pread_into(buffer, offset)
 
     def pwrite(self, buffer: Buffer, offset: int) -> int:
         """As ``os.pwrite``, but all of the memory is written."""
-        self._check(self.writable(), "not writable")
         return self._native.pwrite(buffer, offset)
 
     def read_list(self, pieces: Iterable[tuple[Buffer, int]]) -> int:
         """Reads many pieces, each memory and an offset, until one meets the end of the file. Returns the sum of bytes."""
-        self._check(self.readable(), "not readable")
         return self._native.read_list(list(pieces))
 
     def write_list(self, pieces: Iterable[tuple[Buffer, int]]) -> int:
         """Writes many pieces, each memory and an offset, in their order. Returns the sum of bytes."""
-        self._check(self.writable(), "not writable")
         return self._native.write_list(list(pieces))
 
     def lock(
@@ -190,7 +181,3 @@ class File(io.RawIOBase):
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file")
-
-    def _check(self, holds: bool, text: str) -> None:
-        if not holds:
-            raise io.UnsupportedOperation(text)

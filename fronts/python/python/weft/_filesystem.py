@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import stat as stat_bits
 from collections.abc import Iterable, Iterator
@@ -285,9 +286,14 @@ class FileSystem(_native.FileSystem):
         try:
             return stat_bits.S_IFMT(self.stat(path).st_mode)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG):
                 return None
             raise
+        except ValueError:
+            if self.closed:
+                raise
+            # There are zero bytes in it.
+            return None
 
     def utime(
         self,
@@ -301,7 +307,8 @@ class FileSystem(_native.FileSystem):
         if times is not None:
             if ns is not None:
                 raise ValueError("utime: you may specify either 'times' or 'ns' but not both")
-            ns = (int(times[0] * 1e9), int(times[1] * 1e9))
+            atime, mtime = times
+            ns = (_nanoseconds(atime), _nanoseconds(mtime))
         self.set_times(path, ns, follow_symlinks)
 
     def makedirs(self, path: StrOrBytesPath, mode: int = 0o777, exist_ok: bool = False) -> None:
@@ -338,7 +345,8 @@ class FileSystem(_native.FileSystem):
         directories: list[str] = []
         files: list[str] = []
         for entry in self.scandir(directory):
-            (directories if entry.is_dir() else files).append(entry.name)
+            is_directory = self.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+            (directories if is_directory else files).append(entry.name)
         if topdown:
             yield directory, directories, files
         for name in directories:
@@ -349,10 +357,15 @@ class FileSystem(_native.FileSystem):
             yield directory, directories, files
 
     def rmtree(self, path: StrOrBytesPath) -> None:
-        """Removes a directory and all that is in it. A symbolic link is not followed."""
+        """As ``shutil.rmtree``: removes a directory and all that is in it. A symbolic link is not followed."""
+        if stat_bits.S_ISLNK(self.lstat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, f"rmtree {os.fsdecode(path)}: it is a symbolic link")
+        self._remove_tree(path)
+
+    def _remove_tree(self, path: StrOrBytesPath) -> None:
         for entry in self.scandir(path):
             if entry.is_dir(follow_symlinks=False):
-                self.rmtree(entry.path)
+                self._remove_tree(entry.path)
             else:
                 self.unlink(entry.path)
         self.rmdir(path)
@@ -364,6 +377,12 @@ class FileSystem(_native.FileSystem):
     def locate_many(self, paths: Iterable[StrOrBytesPath]) -> list[list[Location]]:
         """Where the bytes of files are. Many files are asked for at a time."""
         return [[Location(*piece) for piece in pieces] for pieces in self.locate_files(list(paths))]
+
+
+def _nanoseconds(seconds: float) -> int:
+    """The nanoseconds that ``os.utime`` makes of seconds: the product as a float would miss some of the last digits."""
+    fraction, whole = math.modf(seconds)
+    return int(whole) * 1_000_000_000 + math.floor(fraction * 1e9)
 
 
 def _connect_again(kind: type[FileSystem], name: str, options: dict[str, Any]) -> FileSystem:

@@ -11,13 +11,15 @@ A call that was begun is done, also when its task is cancelled: its buffer may b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from ._file import File
+from ._file import _WHOLE, File
 from ._filesystem import DirEntry, FileSystem, StrOrBytesPath
 
 __all__ = ["AsyncFile", "AsyncFileSystem", "connect"]
@@ -27,6 +29,27 @@ _DEPTH = 64
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+async def _run(pool: ThreadPoolExecutor, call: Callable[[], _R]) -> _R:
+    loop = asyncio.get_running_loop()
+    try:
+        result = loop.run_in_executor(pool, call)
+    except RuntimeError:
+        # The file system was closed, and its threads have ended: the call fails as that of ``blocking`` does.
+        result = loop.run_in_executor(None, call)
+    return await result
+
+
+def _complete(future: Future[_R], call: Callable[[], _R]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as failure:
+        future.set_exception(failure)
+    else:
+        future.set_result(result)
 
 
 def _of_file(method: Callable[Concatenate[File, _P], _R]) -> Callable[Concatenate[AsyncFile, _P], Coroutine[Any, Any, _R]]:
@@ -68,7 +91,31 @@ class AsyncFile:
         await self.close()
 
     async def _run(self, call: Callable[[], _R]) -> _R:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await _run(self._pool, call)
+
+    async def lock(
+        self, ranges: Iterable[tuple[int, int]] = _WHOLE, *, exclusive: bool = True, wait: bool = True
+    ) -> None:
+        """As ``File.lock``. If the task is cancelled, locks that are granted later are released at once."""
+        ranges = list(ranges)
+        call = functools.partial(self.blocking.lock, ranges, exclusive=exclusive, wait=wait)
+        if wait:
+            # A wait may be long: with a thread of its own it keeps none from other calls, such as those that unlock.
+            locked: Future[None] = Future()
+            threading.Thread(target=_complete, args=(locked, call), name="weft-lock", daemon=True).start()
+        else:
+            locked = self._pool.submit(call)
+        try:
+            await asyncio.wrap_future(locked)
+        except asyncio.CancelledError:
+            locked.add_done_callback(functools.partial(self._undo_lock, ranges))
+            raise
+
+    def _undo_lock(self, ranges: list[tuple[int, int]], locked: Future[None]) -> None:
+        if not locked.cancelled() and locked.exception() is None:
+            # A file that was closed meanwhile has no locks.
+            with contextlib.suppress(OSError, ValueError):
+                self.blocking.unlock(ranges)
 
     readinto = _of_file(File.readinto)
     read = _of_file(File.read)
@@ -83,7 +130,6 @@ class AsyncFile:
     tell = _of_file(File.tell)
     size = _of_file(File.size)
     stat = _of_file(File.stat)
-    lock = _of_file(File.lock)
     unlock = _of_file(File.unlock)
     flush = _of_file(File.flush)
     sync = _of_file(File.sync)
@@ -109,7 +155,7 @@ class AsyncFileSystem:
         await self.close()
 
     async def _run(self, call: Callable[[], _R]) -> _R:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await _run(self._pool, call)
 
     async def open(
         self, path: StrOrBytesPath, mode: str = "rb", *, permissions: int = 0o666, hints: str = ""
