@@ -51,7 +51,7 @@ impl PyFile {
         if self.writable { Ok(()) } else { self.unsupported(py, "not writable") }
     }
 
-    /// Reads into new `bytes`: `length`, or all up to the end of the file, at an offset or, without one, at the position.
+    /// Reads into new `bytes`: `length`, or all up to the end of the file; at an offset, or else at the position.
     fn bytes<'py>(&self, py: Python<'py>, length: Option<usize>, at: Option<u64>) -> PyResult<Bound<'py, PyBytes>> {
         let room = match length {
             Some(length) if length <= ROOM_UNASKED => length,
