@@ -63,7 +63,7 @@ impl Dropped {
     }
 }
 
-/// What a change of this client's may have changed already.
+/// What an own change in flight may have changed at the shard already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changing {
     /// A name, by its directory and its hash; with it the directory's times and size.
@@ -171,7 +171,7 @@ pub struct Cache {
     attribute_order: VecDeque<InodeNumber>,
     /// Inodes of which extended attributes were kept, the oldest first.
     xattr_order: VecDeque<InodeNumber>,
-    /// One for each change.
+    /// One for each own change in flight.
     changing: Vec<Changing>,
     directories: FixedMap<InodeNumber, HeldDirectory>,
     directory_order: VecDeque<InodeNumber>,

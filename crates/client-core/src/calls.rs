@@ -465,7 +465,7 @@ impl<S: Shell> Calls<S> {
         }
     }
 
-    /// Ends the session at every node that was connected, so that nobody waits for its leases. Nothing is believed any
+    /// Ends the session at every node that was connected, so that nobody waits for its leases. None of them counts any
     /// more, waits for locks end, and later calls fail with [`Error::BadHandle`].
     pub async fn end_sessions(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {

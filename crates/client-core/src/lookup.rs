@@ -331,7 +331,7 @@ impl<S: Shell> Files<S> {
         inode: InodeNumber,
         request: &ShardRequest,
     ) -> Result<Attributes> {
-        let _change = self.calls().begin_change([Changing::Attributes(inode)]);
+        let _in_flight = self.calls().begin_change(Changing::Attributes(inode));
         let open = lock(&self.open).get(inode).cloned();
         if let Some(open) = open {
             return open.change(&self.objects, who, request).await;

@@ -51,7 +51,11 @@ impl<S: Shell> Files<S> {
     ) -> Result<Entry> {
         let makes_directory = matches!(request, ShardRequest::MakeDirectory { .. });
         let since = self.calls().session.reports();
-        let change = self.calls().begin_change([Changing::name(parent, name)]);
+        let in_flight = self.calls().begin_change_of_names([(parent, name)]);
+        let linked = match request {
+            ShardRequest::Link { inode, .. } => Some(self.calls().begin_change(Changing::Attributes(inode))),
+            _ => None,
+        };
         let told = self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Entry { attributes, grants } = &told.answer else { return Err(Error::Malformed) };
         let (grants, stamp) = (*grants, told.stamp);
@@ -78,7 +82,7 @@ impl<S: Shell> Files<S> {
                 cache.learn_attributes(attributes, grants, of_inode);
             }
         }
-        drop(change);
+        drop((in_flight, linked));
         self.entry(who, parent, name, attributes, Told { asked: false, since }).await
     }
 
@@ -161,7 +165,7 @@ impl<S: Shell> Files<S> {
     async fn unlink_batch_in(&self, who: &Credentials, parent: InodeNumber, names: &[Name]) -> Result<usize> {
         let shard = routing::of_name(parent, names.first().ok_or(Error::Invalid)?);
         let request = ShardRequest::UnlinkBatch { parent, names: names.to_vec() };
-        let _change = self.calls().begin_change(names.iter().map(|name| Changing::name(parent, name)));
+        let _in_flight = self.calls().begin_change_of_names(names.iter().map(|name| (parent, name)));
         let answer = self.calls().call(who, shard, request).await?;
         let ShardAnswer::RemovedBatch { time, ref removed } = answer.answer else { return Err(Error::Malformed) };
         if removed.len() > names.len() || removed.is_empty() {
@@ -187,7 +191,7 @@ impl<S: Shell> Files<S> {
         request: ShardRequest,
     ) -> Result<LostName> {
         let directories = -i32::from(matches!(request, ShardRequest::RemoveDirectory { .. }));
-        let _change = self.calls().begin_change([Changing::name(parent, name)]);
+        let _in_flight = self.calls().begin_change_of_names([(parent, name)]);
         let answer = self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Removed { time, inode, links } = answer.answer else { return Err(Error::Malformed) };
         self.name_removed(&answer, (parent, name), (inode, links), (time, directories)).await;
@@ -257,8 +261,7 @@ impl<S: Shell> Files<S> {
         let (from, to) = (name.clone(), new_name.clone());
         let guess = self.guess((parent, name), (new_parent, new_name));
         let request = ShardRequest::Rename { parent, name: from, new_parent, new_name: to, mode, guess };
-        let names = [Changing::name(parent, name), Changing::name(new_parent, new_name)];
-        let change = self.calls().begin_change(names);
+        let in_flight = self.calls().begin_change_of_names([(parent, name), (new_parent, new_name)]);
         let answer = self.calls().call(who, routing::of_name(parent, name), request).await?;
         let ShardAnswer::Renamed { inode, kind, replaced, exchanged, grants } = answer.answer else {
             return Err(Error::Malformed);
@@ -288,7 +291,7 @@ impl<S: Shell> Files<S> {
             let of_inode = answer.stamp_at(routing::of_inode(changed), &cache);
             cache.forget_attributes(changed, of_inode);
         }
-        change.end(&mut cache);
+        in_flight.end(&mut cache);
         let now = self.calls().shell.now_ms();
         let covers = |parent: InodeNumber, name, inode| {
             let is_known = matches!(cache.lookup(parent, name, now), Cached::Found(at, _) if at == inode);

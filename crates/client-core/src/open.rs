@@ -107,6 +107,7 @@ impl<S: Shell> Files<S> {
             return Ok(reopened);
         }
         let opening = Opening::begin(self);
+        let in_flight = options.truncate.then(|| self.calls().begin_change(Changing::Attributes(inode)));
         let request = ShardRequest::Open { inode, flags: options.flags() };
         let called = self.calls().call_past_pages(who, routing::of_inode(inode), request).await;
         if called.is_err() && options.truncate {
@@ -119,6 +120,7 @@ impl<S: Shell> Files<S> {
         if let Some(mut cache) = self.calls().session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
         }
+        drop(in_flight);
         let opened = Opened { attributes, capability, others, grants, stamp, session, access: options.access };
         let (handle, _) = self.opened(who, &opened, now_ms, options, &opening).await?;
         Ok((handle, opened.attributes))
@@ -194,7 +196,8 @@ impl<S: Shell> Files<S> {
         let session = &self.calls().session;
         let since = session.reports();
         let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
-        let change = self.calls().begin_change(create.map(|_| Changing::name(parent, name)));
+        let changes = create.is_some() || options.truncate;
+        let in_flight = self.calls().begin_change_of_names(changes.then_some((parent, name)));
         let called = self.calls().call_past_pages(who, routing::of_name(parent, name), request).await;
         if called.is_err() && options.truncate {
             self.doubt_cut(routing::of_name(parent, name), None).await;
@@ -243,7 +246,7 @@ impl<S: Shell> Files<S> {
                 cache.learn_attributes(&attributes, grants, stamp);
             }
         }
-        drop(change);
+        drop(in_flight);
         let access = options.access;
         let opened = Opened { attributes, capability, others, grants, stamp, session: asked_by, access };
         let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;

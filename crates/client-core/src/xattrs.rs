@@ -105,7 +105,7 @@ impl<S: Shell> Files<S> {
     }
 
     async fn change_xattrs(&self, who: &Credentials, inode: InodeNumber, request: ShardRequest) -> Result<()> {
-        let _change = self.calls().begin_change([Changing::Xattrs(inode)]);
+        let _in_flight = self.calls().begin_change(Changing::Xattrs(inode));
         self.change_inode(who, inode, &request).await.map(drop)
     }
 }

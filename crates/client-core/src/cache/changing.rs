@@ -1,4 +1,4 @@
-//! Own changes that are under way: what they change is asked for until they have ended. The shard may tell others of a
+//! Own changes in flight: what they change is asked for until their replies were applied. The shard may tell others of a
 //! change before its reply is here, and other threads of this client may be told by those.
 
 use super::{Cache, Changing};
@@ -10,7 +10,7 @@ impl Cache {
         self.changing.push(what);
     }
 
-    /// It has ended, and its reply was learnt. It began once for each time that it ends.
+    /// Its reply was applied, or it failed.
     pub fn change_ended(&mut self, what: Changing) {
         let at = self.changing.iter().position(|changing| *changing == what);
         self.changing.swap_remove(at.expect("a change that ends has begun"));
