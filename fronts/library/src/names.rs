@@ -47,10 +47,12 @@ impl Place<'_> {
     /// Gives it another place.
     pub fn rename(&self, to: &Place<'_>, mode: RenameMode) -> Outcome {
         self.check_same_file_system(to, "rename")?;
-        if (self.path.ends_with(b"/") || to.path.ends_with(b"/"))
-            && self.attributes(false, "rename")?.kind != FileKind::Directory
-        {
-            return Err(Error::NotDirectory).explain(|| format!("rename {self} to {to}"));
+        if self.path.ends_with(b"/") || to.path.ends_with(b"/") {
+            let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(self.path.len(), |last| last + 1);
+            let from = Place { path: &self.path[..end], ..*self };
+            if from.attributes(false, "rename")?.kind != FileKind::Directory {
+                return Err(Error::NotDirectory).explain(|| format!("rename {self} to {to}"));
+            }
         }
         let (parent, name) = self.parent("rename", Error::Invalid)?;
         let (new_parent, new_name) = to.parent("rename to", Error::Invalid)?;

@@ -3,7 +3,6 @@
 use crate::failure::{Explain, Outcome};
 use crate::file_system::FileSystem;
 use crate::open_file::OpenFile;
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use weft_protocol::{Error, InodeNumber};
@@ -27,11 +26,6 @@ impl<'a> Place<'a> {
         Ok(Self { fs: &directory.fs, directory: directory.directory()?, path })
     }
 
-    /// For the texts of failures.
-    pub fn shown(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.path)
-    }
-
     /// Nothing is at an empty path.
     pub fn check(&self, verb: &str) -> Outcome {
         if self.path.is_empty() { Err(Error::NotFound).explain(|| format!("{verb} an empty path")) } else { Ok(()) }
@@ -46,6 +40,6 @@ impl<'a> Place<'a> {
 
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown())
+        f.write_str(&String::from_utf8_lossy(self.path))
     }
 }
