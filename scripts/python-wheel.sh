@@ -9,9 +9,10 @@ destination=$(realpath "$destination")
 root=$(realpath "$(dirname "$0")/..")
 tool=$destination/tool
 
-if ! "$tool/bin/maturin" --version >/dev/null 2>&1; then
+maturin=$(sed -n '/^maturin==/p' "$root/fronts/python/tests/requirements.txt")
+if [ "$("$tool/bin/maturin" --version 2>/dev/null)" != "maturin ${maturin#maturin==}" ]; then
     python3 -m venv --clear "$tool"
-    "$tool/bin/pip" install --quiet --disable-pip-version-check "$(sed -n '/^maturin==/p' "$root/fronts/python/tests/requirements.txt")"
+    "$tool/bin/pip" install --quiet --disable-pip-version-check "$maturin"
 fi
 target=$(realpath "${CARGO_TARGET_DIR:-$root/target}")
 rm -f "$destination"/weft-*.whl

@@ -2,6 +2,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 passes what it extracted by value")]
 
+use crate::lock_request::{PyLockRequest, lock_ranges, locks};
 use crate::memory::Memory;
 use crate::ours::Ours;
 use crate::raise::raise;
@@ -11,14 +12,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
-use std::time::Duration;
-use weft_library::{Explain, OpenFile, Outcome, lock_range, range_lock};
+use weft_library::{Explain, OpenFile, Outcome};
 
 /// Longest read that is made room for before the size of the file is known, bytes.
 const ROOM_UNASKED: usize = 128 << 10;
-/// How often a wait for a lock looks whether the program was interrupted.
-const SIGNALS_LATENCY: Duration = Duration::from_millis(100);
-
 /// An open file.
 #[pyclass(frozen, module = "weft._native", name = "File")]
 pub struct PyFile {
@@ -28,7 +25,7 @@ pub struct PyFile {
 }
 
 impl PyFile {
-    /// It was opened with these flags.
+    /// Of a file that was opened with these flags.
     pub fn new(file: OpenFile, flags: i32) -> Self {
         let access = flags & libc::O_ACCMODE;
         let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
@@ -135,8 +132,8 @@ impl PyFile {
     /// Reads at the position, and moves it.
     fn readinto(&self, py: Python<'_>, mut memory: Memory) -> PyResult<usize> {
         self.check_readable(py)?;
-        let memory = memory.bytes_mut()?;
-        self.file.call(py, |file| file.read_on(memory))
+        memory.check_writable()?;
+        self.file.call(py, |file| file.read_on(memory.bytes_mut()))
     }
 
     /// Reads `length` bytes at the position, or all that is left, and moves it.
@@ -172,8 +169,9 @@ impl PyFile {
 
     fn pread_into(&self, py: Python<'_>, mut memory: Memory, offset: i64) -> PyResult<usize> {
         self.check_readable(py)?;
-        let (memory, offset) = (memory.bytes_mut()?, unsigned(offset, "offset")?);
-        self.file.call(py, |file| file.read(memory, offset))
+        memory.check_writable()?;
+        let offset = unsigned(offset, "offset")?;
+        self.file.call(py, |file| file.read(memory.bytes_mut(), offset))
     }
 
     fn pwrite(&self, py: Python<'_>, memory: Memory, offset: i64) -> PyResult<usize> {
@@ -185,14 +183,15 @@ impl PyFile {
     /// Reads each piece to its memory; ends early at the end of the file. Returns the sum of bytes.
     fn read_list(&self, py: Python<'_>, mut pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
         self.check_readable(py)?;
-        let mut places = Vec::new();
-        for (memory, offset) in &mut pieces {
-            places.push((memory.bytes_mut()?, unsigned(*offset, "offset")?));
+        for (memory, offset) in &pieces {
+            memory.check_writable()?;
+            unsigned(*offset, "offset")?;
         }
         self.file.call(py, |file| {
             let mut sum = 0;
-            for (memory, offset) in places {
-                let count = file.read(memory, offset)?;
+            for (memory, offset) in &mut pieces {
+                let memory = memory.bytes_mut();
+                let count = file.read(memory, u64::try_from(*offset).expect("it was checked"))?;
                 sum += count;
                 if count < memory.len() {
                     break;
@@ -212,29 +211,20 @@ impl PyFile {
         self.file.call(py, |file| write_all(file, &places))
     }
 
-    /// Locks ranges, each a start and a length (0: to the end of all offsets), all or none.
-    fn lock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>, exclusive: bool, wait: bool) -> PyResult<()> {
-        let locks = ranges.iter().map(|(start, length)| range_lock(*start, *length, exclusive));
-        let locks = locks.collect::<Outcome<Vec<_>>>().map_err(raise)?;
-        let what = || format!("lock {} ranges", locks.len());
-        if !wait {
-            return self.file.call(py, |file| file.file()?.try_lock(&locks).explain(what));
-        }
-        let request = self.file.call(py, |file| Ok(file.file()?.begin_lock(&locks)))?;
-        loop {
-            if let Some(result) = py.detach(|| request.wait_for(SIGNALS_LATENCY)) {
-                return result.explain(what).map_err(raise);
-            }
-            if let Err(interrupted) = py.check_signals() {
-                py.detach(|| drop(request));
-                return Err(interrupted);
-            }
-        }
+    /// Locks ranges, each a start and a length (0: to the end of all offsets), all or none, if nothing is in the way.
+    fn try_lock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>, exclusive: bool) -> PyResult<()> {
+        let locks = locks(&ranges, exclusive)?;
+        self.file.call(py, |file| file.file()?.try_lock(&locks).explain(|| format!("lock {} ranges", locks.len())))
+    }
+
+    /// As `try_lock`, but asks to be granted them as soon as nothing is in the way any more.
+    fn begin_lock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>, exclusive: bool) -> PyResult<PyLockRequest> {
+        let locks = locks(&ranges, exclusive)?;
+        self.file.call(py, |file| PyLockRequest::begin(file, locks))
     }
 
     fn unlock(&self, py: Python<'_>, ranges: Vec<(u64, u64)>) -> PyResult<()> {
-        let ranges = ranges.iter().map(|(start, length)| lock_range(*start, *length));
-        let ranges = ranges.collect::<Outcome<Vec<_>>>().map_err(raise)?;
+        let ranges = lock_ranges(&ranges)?;
         self.file.call(py, |file| file.file()?.unlock(&ranges).explain(|| format!("unlock {} ranges", ranges.len())))
     }
 }

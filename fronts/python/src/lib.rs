@@ -10,6 +10,7 @@
 mod file;
 mod file_system;
 mod listing;
+mod lock_request;
 mod memory;
 mod ours;
 mod path;
@@ -24,5 +25,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file_system::PyFileSystem>()?;
     module.add_class::<file::PyFile>()?;
     module.add_class::<listing::PyListing>()?;
+    module.add_class::<lock_request::PyLockRequest>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -59,15 +59,18 @@ impl PyListing {
     }
 
     /// What was not read yet, in so many parts, each with names of its own. This has none left.
-    fn split(&self, parts: usize) -> PyResult<Vec<Self>> {
+    fn split(&self, py: Python<'_>, parts: usize) -> PyResult<Vec<Self>> {
         if parts == 0 {
             return Err(PyValueError::new_err("0 parts"));
         }
         let directory = self.directory.get()?;
-        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut cursors = vec![*cursor; parts];
-        cursor.split(&mut cursors);
-        *cursor = Cursor::NONE;
+        let mut cursors = vec![Cursor::NONE; parts];
+        // Another thread may have it for the length of a call to the shard.
+        py.detach(|| {
+            let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+            cursor.split(&mut cursors);
+            *cursor = Cursor::NONE;
+        });
         let part = |cursor| Self { directory: Ours::new(Arc::clone(&directory)), cursor: Mutex::new(cursor) };
         Ok(cursors.into_iter().map(part).collect())
     }

@@ -20,12 +20,12 @@ impl FromPyObject<'_, '_> for Memory {
 }
 
 impl Memory {
-    /// Its length.
+    /// How many bytes it has.
     pub fn len(&self) -> usize {
         self.0.len_bytes()
     }
 
-    /// To read from.
+    /// Its bytes, to read from.
     pub fn bytes(&self) -> &[u8] {
         if self.len() == 0 {
             return &[];
@@ -36,16 +36,22 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>(), self.len()) }
     }
 
-    /// To store to; of memory that can only be read a `TypeError`.
-    pub fn bytes_mut(&mut self) -> PyResult<&mut [u8]> {
+    /// Of memory that can only be read a `TypeError`.
+    pub fn check_writable(&self) -> PyResult<()> {
         if self.0.readonly() {
             return Err(PyTypeError::new_err("a read-write bytes-like object is needed, not a read-only one"));
         }
+        Ok(())
+    }
+
+    /// To store to. Two of them may lend the same bytes: only one is to be stored to at a time.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(!self.0.readonly(), "it was checked");
         if self.len() == 0 {
-            return Ok(&mut []);
+            return &mut [];
         }
         // SAFETY: as above, and it may be stored to. Whether another thread of the program uses it meanwhile cannot be
         // told: as for `readinto`, it finds some of what is being read.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), self.len()) })
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), self.len()) }
     }
 }

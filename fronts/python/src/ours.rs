@@ -29,7 +29,7 @@ impl Made for OpenFile {
 pub struct Ours<T: Made>(Mutex<Option<Arc<T>>>);
 
 impl<T: Made> Ours<T> {
-    /// It is open.
+    /// A value that is open.
     pub fn new(value: Arc<T>) -> Self {
         Self(Mutex::new(Some(value)))
     }
@@ -43,7 +43,7 @@ impl<T: Made> Ours<T> {
         self.value().is_none()
     }
 
-    /// It; once it is closed a `ValueError`, as of Python's files.
+    /// The value; once it is closed a `ValueError`, as of Python's files.
     pub fn get(&self) -> PyResult<Arc<T>> {
         let value = self.value().clone().ok_or_else(|| PyValueError::new_err("it is closed"))?;
         if value.made_in() == this_process() {

@@ -35,7 +35,8 @@ class File(io.RawIOBase):
     """An open file without a buffer of Python's: each read goes into the caller's memory, each write comes out of it.
 
     Made by ``FileSystem.open(path, "rb", buffering=0)``; of a file with a buffer it is the attribute ``raw``. What is
-    said of offsets and lengths is in bytes. A file may be used by several threads; those that use its position share it.
+    said of offsets and lengths is in bytes. A file may be used by several threads; those that use its position share
+    it.
     """
 
     def __init__(self, native: _native.File, name: str, flags: int) -> None:
@@ -144,22 +145,24 @@ class File(io.RawIOBase):
         return self._native.pwrite(buffer, offset)
 
     def read_list(self, pieces: Iterable[tuple[Buffer, int]]) -> int:
-        """Reads many pieces, each memory and an offset, until one meets the end of the file. Returns the sum of bytes."""
+        """Reads many pieces, each memory and an offset, until one meets the end of the file. Returns the sum of
+        bytes."""
         return self._native.read_list(list(pieces))
 
     def write_list(self, pieces: Iterable[tuple[Buffer, int]]) -> int:
         """Writes many pieces, each memory and an offset, in their order. Returns the sum of bytes."""
         return self._native.write_list(list(pieces))
 
-    def lock(
-        self, ranges: Iterable[tuple[int, int]] = _WHOLE, *, exclusive: bool = True, wait: bool = True
-    ) -> None:
+    def lock(self, ranges: Iterable[tuple[int, int]] = _WHOLE, *, exclusive: bool = True, wait: bool = True) -> None:
         """Locks ranges, each a start and a length (0: to the end), all of them or none, across clients.
 
-        The locks are advisory, and belong to this open file. Without ``wait`` the call fails with ``BlockingIOError`` if
-        another holds one that is in the way.
+        The locks are advisory, and belong to this open file. Without ``wait`` the call fails with ``BlockingIOError``
+        if another holds one that is in the way.
         """
-        self._native.lock(list(ranges), exclusive, wait)
+        if wait:
+            self._native.begin_lock(list(ranges), exclusive).wait()
+        else:
+            self._native.try_lock(list(ranges), exclusive)
 
     def unlock(self, ranges: Iterable[tuple[int, int]] = _WHOLE) -> None:
         """Unlocks ranges, each a start and a length (0: to the end)."""
@@ -169,14 +172,17 @@ class File(io.RawIOBase):
     def locked(
         self, ranges: Iterable[tuple[int, int]] = _WHOLE, *, exclusive: bool = True, wait: bool = True
     ) -> Iterator[None]:
-        """Holds locks for the length of a ``with`` statement, and writes back before they end."""
+        """Holds locks for the length of a ``with`` statement, and writes back before they end. If the file has a buffer
+        of Python's, that is to be flushed within the statement."""
         ranges = list(ranges)
         self.lock(ranges, exclusive=exclusive, wait=wait)
         try:
             yield
-            self.flush()
         finally:
-            self.unlock(ranges)
+            try:
+                self.flush()
+            finally:
+                self.unlock(ranges)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -34,11 +34,10 @@ def connect(
 
     ``key_file`` is a user's key, where the environment (``WEFT_KEY``) and the user's configuration name none.
     ``transport`` is by what file data goes: ``auto``, ``sockets``, ``tcp`` or ``ucx``. Calls fail when a node does not
-    answer for ``soft`` seconds, or with ``hard`` never. A file gathers up to ``write_buffer`` bytes before it sends them.
+    answer for ``soft`` seconds, or with ``hard`` never. A file gathers up to ``write_buffer`` bytes before it sends
+    them.
     """
-    return FileSystem(
-        name, key_file=key_file, transport=transport, soft=soft, hard=hard, write_buffer=write_buffer
-    )
+    return FileSystem(name, key_file=key_file, transport=transport, soft=soft, hard=hard, write_buffer=write_buffer)
 
 
 class Location(NamedTuple):
@@ -59,9 +58,7 @@ class DirEntry:
 
     __slots__ = ("_fs", "_inode", "_stat", "_type", "name", "path")
 
-    def __init__(
-        self, fs: FileSystem, directory: str, entry: tuple[str, int, int, os.stat_result | None]
-    ) -> None:
+    def __init__(self, fs: FileSystem, directory: str, entry: tuple[str, int, int, os.stat_result | None]) -> None:
         self._fs = fs
         self.name, self._inode, self._type, self._stat = entry
         self.path = os.path.join(directory, self.name)
@@ -214,12 +211,14 @@ class FileSystem(_native.FileSystem):
     ) -> Any:
         """As the built-in ``open``.
 
-        ``permissions`` are those of a file that it makes, less the umask. ``hints`` are words: the layout of such a file
-        (``whole``, or ``width=4 stripe=1MiB``) and ``rdma=static``, ``dynamic`` or ``auto``.
+        ``permissions`` are those of a file that it makes, less the umask. ``hints`` are words: the layout of such a
+        file (``whole``, or ``width=4 stripe=1MiB``) and ``rdma=static``, ``dynamic`` or ``auto``.
         """
         binary = "b" in mode
         if binary and (encoding, errors, newline) != (None, None, None):
             raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
+        if buffering < -1:
+            raise ValueError("invalid buffering size")
         if buffering == 0 and not binary:
             raise ValueError("can't have unbuffered text I/O")
         flags = flags_of(mode)
@@ -239,7 +238,9 @@ class FileSystem(_native.FileSystem):
                 buffer = io.BufferedWriter(raw, size)
             if binary:
                 return buffer
-            return io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
+            text = io.TextIOWrapper(buffer, encoding, errors, newline, line_buffering=buffering == 1)
+            text.mode = mode  # type: ignore[misc]
+            return text
         except BaseException:
             raw.close()
             raise
@@ -274,6 +275,14 @@ class FileSystem(_native.FileSystem):
         """As ``os.path.exists``."""
         return self._type(path) is not None
 
+    def lexists(self, path: StrOrBytesPath) -> bool:
+        """As ``os.path.lexists``."""
+        return self._type(path, follow_symlinks=False) is not None
+
+    def islink(self, path: StrOrBytesPath) -> bool:
+        """As ``os.path.islink``."""
+        return self._type(path, follow_symlinks=False) == stat_bits.S_IFLNK
+
     def isdir(self, path: StrOrBytesPath) -> bool:
         """As ``os.path.isdir``."""
         return self._type(path) == stat_bits.S_IFDIR
@@ -282,9 +291,13 @@ class FileSystem(_native.FileSystem):
         """As ``os.path.isfile``."""
         return self._type(path) == stat_bits.S_IFREG
 
-    def _type(self, path: StrOrBytesPath) -> int | None:
+    def getsize(self, path: StrOrBytesPath) -> int:
+        """As ``os.path.getsize``."""
+        return self.stat(path).st_size
+
+    def _type(self, path: StrOrBytesPath, follow_symlinks: bool = True) -> int | None:
         try:
-            return stat_bits.S_IFMT(self.stat(path).st_mode)
+            return stat_bits.S_IFMT(self.stat(path, follow_symlinks=follow_symlinks).st_mode)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG):
                 return None
@@ -314,13 +327,23 @@ class FileSystem(_native.FileSystem):
     def makedirs(self, path: StrOrBytesPath, mode: int = 0o777, exist_ok: bool = False) -> None:
         """As ``os.makedirs``."""
         name = os.fsdecode(path)
+        missing = []
         parent = os.path.dirname(name.rstrip("/"))
-        if parent.strip("/") and not self.exists(parent):
-            self.makedirs(parent, exist_ok=True)
-        try:
+        while parent.strip("/") and not self.exists(parent):
+            missing.append(parent)
+            parent = os.path.dirname(parent.rstrip("/"))
+        for above in reversed(missing):
+            self._make_if_missing(above, 0o777)
+        if exist_ok:
+            self._make_if_missing(name, mode)
+        else:
             self.mkdir(name, mode)
+
+    def _make_if_missing(self, path: str, mode: int) -> None:
+        try:
+            self.mkdir(path, mode)
         except OSError:
-            if not (exist_ok and self.isdir(name)):
+            if not self.isdir(path):
                 raise
 
     remove = _native.FileSystem.unlink
@@ -338,9 +361,9 @@ class FileSystem(_native.FileSystem):
         return Listing(self, os.fsdecode(path), self.open_listing(path), with_stat)
 
     def walk(
-        self, top: StrOrBytesPath = "/", topdown: bool = True, followlinks: bool = False
+        self, top: StrOrBytesPath = "/", topdown: bool = True, *, followlinks: bool = False
     ) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As ``os.walk``; a directory that cannot be read raises."""
+        """As ``os.walk``, but a directory that cannot be read raises."""
         directory = os.fsdecode(top)
         directories: list[str] = []
         files: list[str] = []
@@ -352,7 +375,7 @@ class FileSystem(_native.FileSystem):
         for name in directories:
             below = os.path.join(directory, name)
             if followlinks or not stat_bits.S_ISLNK(self.lstat(below).st_mode):
-                yield from self.walk(below, topdown, followlinks)
+                yield from self.walk(below, topdown, followlinks=followlinks)
         if not topdown:
             yield directory, directories, files
 

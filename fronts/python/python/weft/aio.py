@@ -4,8 +4,7 @@
         async with await fs.open("/results/a") as file:
             await asyncio.gather(*(file.pread_into(piece, offset) for piece, offset in pieces))
 
-A call that was begun is done, also when its task is cancelled: its buffer may be used again once that call has ended, which
-``close`` waits for.
+A call that was begun goes on when its task is cancelled, and so does its use of a buffer: do not use that again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -24,7 +23,7 @@ from ._filesystem import DirEntry, FileSystem, StrOrBytesPath
 
 __all__ = ["AsyncFile", "AsyncFileSystem", "connect"]
 
-# Most calls of a file system that are under way at a time.
+# Most calls of a file system in flight at a time.
 _DEPTH = 64
 
 _P = ParamSpec("_P")
@@ -41,18 +40,24 @@ async def _run(pool: ThreadPoolExecutor, call: Callable[[], _R]) -> _R:
     return await result
 
 
-def _complete(future: Future[_R], call: Callable[[], _R]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = call()
-    except BaseException as failure:
-        future.set_exception(failure)
-    else:
-        future.set_result(result)
+def _in_thread_of_its_own(call: Callable[[], _R]) -> Future[_R]:
+    future: Future[_R] = Future()
+
+    def run() -> None:
+        # Whoever waited for it may be cancelled, and with it the future: the call ends all the same.
+        with contextlib.suppress(InvalidStateError):
+            try:
+                future.set_result(call())
+            except (OSError, ValueError) as failure:
+                future.set_exception(failure)
+
+    threading.Thread(target=run, name="weft-lock", daemon=True).start()
+    return future
 
 
-def _of_file(method: Callable[Concatenate[File, _P], _R]) -> Callable[Concatenate[AsyncFile, _P], Coroutine[Any, Any, _R]]:
+def _of_file(
+    method: Callable[Concatenate[File, _P], _R],
+) -> Callable[Concatenate[AsyncFile, _P], Coroutine[Any, Any, _R]]:
     async def call(self: AsyncFile, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._run(functools.partial(method, self.blocking, *args, **kwargs))
 
@@ -83,6 +88,7 @@ class AsyncFile:
     def __init__(self, blocking: File, pool: ThreadPoolExecutor) -> None:
         self.blocking = blocking
         self._pool = pool
+        self._given_up: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,26 +102,23 @@ class AsyncFile:
     async def lock(
         self, ranges: Iterable[tuple[int, int]] = _WHOLE, *, exclusive: bool = True, wait: bool = True
     ) -> None:
-        """As ``File.lock``. If the task is cancelled, locks that are granted later are released at once."""
+        """As ``File.lock``. If the task is cancelled, the wait is given up; locks that this file held before on the
+        same ranges may end with it."""
+        while self._given_up:
+            # What is granted to those must be unlocked before anything is granted to this.
+            await asyncio.wait(set(self._given_up))
         ranges = list(ranges)
-        call = functools.partial(self.blocking.lock, ranges, exclusive=exclusive, wait=wait)
-        if wait:
-            # A wait may be long: with a thread of its own it keeps none from other calls, such as those that unlock.
-            locked: Future[None] = Future()
-            threading.Thread(target=_complete, args=(locked, call), name="weft-lock", daemon=True).start()
-        else:
-            locked = self._pool.submit(call)
+        if not wait:
+            return await self._run(functools.partial(self.blocking.lock, ranges, exclusive=exclusive, wait=False))
+        request = await self._run(functools.partial(self.blocking._native.begin_lock, ranges, exclusive))
         try:
-            await asyncio.wrap_future(locked)
+            # A wait may be long: with a thread of its own it keeps none from other calls, such as those that unlock.
+            await asyncio.wrap_future(_in_thread_of_its_own(request.wait))
         except asyncio.CancelledError:
-            locked.add_done_callback(functools.partial(self._undo_lock, ranges))
+            given_up = asyncio.wrap_future(_in_thread_of_its_own(request.cancel))
+            self._given_up.add(given_up)
+            given_up.add_done_callback(self._given_up.discard)
             raise
-
-    def _undo_lock(self, ranges: list[tuple[int, int]], locked: Future[None]) -> None:
-        if not locked.cancelled() and locked.exception() is None:
-            # A file that was closed meanwhile has no locks.
-            with contextlib.suppress(OSError, ValueError):
-                self.blocking.unlock(ranges)
 
     readinto = _of_file(File.readinto)
     read = _of_file(File.read)
@@ -185,6 +188,9 @@ class AsyncFileSystem:
     exists = _of_file_system(FileSystem.exists)
     isdir = _of_file_system(FileSystem.isdir)
     isfile = _of_file_system(FileSystem.isfile)
+    islink = _of_file_system(FileSystem.islink)
+    lexists = _of_file_system(FileSystem.lexists)
+    getsize = _of_file_system(FileSystem.getsize)
     chmod = _of_file_system(FileSystem.chmod)
     chown = _of_file_system(FileSystem.chown)
     utime = _of_file_system(FileSystem.utime)

@@ -2,9 +2,9 @@
 
     pandas.read_parquet("weft://job/table.parquet")
 
-Paths are those of the file system, and what is done is done as ``file://`` does it: a directory has to be there before a file
-is made in it, unless ``auto_mkdir`` is set, and errors are those of POSIX. Nothing is cached here: Weft's client does that, and
-knows when others change something.
+Paths are those of the file system, and what is done is done as ``file://`` does it: a directory has to be there
+before a file is made in it, unless ``auto_mkdir`` is set, and errors are those of POSIX. Nothing is cached here:
+Weft's client does that, and knows when others change something.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import io
 import os
 import shutil
 import stat as stat_bits
-import threading
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fsspec.asyn import AbstractAsyncStreamedFile, AsyncFileSystem
+from fsspec.asyn import AbstractAsyncStreamedFile, AsyncFileSystem, get_loop
 from fsspec.callbacks import DEFAULT_CALLBACK, Callback
 from fsspec.core import has_magic
 from fsspec.utils import infer_storage_options, isfilelike, stringify_path
@@ -33,7 +32,7 @@ from ._filesystem import DirEntry, FileSystem
 
 __all__ = ["WeftFileSystem"]
 
-# Most calls that are under way at a time.
+# Most calls in flight at a time.
 _DEPTH = 64
 # What is copied at a time, bytes.
 _COPY_BYTES = 8 << 20
@@ -56,13 +55,14 @@ def _in_thread(method: Callable[..., _R]) -> Callable[..., Coroutine[Any, Any, _
 class WeftFileSystem(AsyncFileSystem):
     """A file system of Weft.
 
-    Parameters are the name (``weft://NAME``; without one the only file system that there is), those of ``weft.connect``,
-    and ``auto_mkdir``: whether directories that are missing are made with a file.
+    Parameters are the name (``weft://NAME``; without one the only file system that there is), those of
+    ``weft.connect``, and ``auto_mkdir``: whether directories that are missing are made with a file.
     """
 
     protocol = "weft"
     root_marker = "/"
     cachable = True
+    _pid: int
 
     def __init__(
         self,
@@ -86,25 +86,30 @@ class WeftFileSystem(AsyncFileSystem):
             "write_buffer": write_buffer,
         }
         self._connect = functools.partial(FileSystem, host, **options)
-        self._connecting = threading.Lock()
-        self._process = os.getpid()
-        self._weft = self._connect()
-        self._pool = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft")
+        self._in_process: tuple[int, FileSystem, ThreadPoolExecutor] | None = None
+        self._connected()
+
+    def _connected(self) -> tuple[int, FileSystem, ThreadPoolExecutor]:
+        """The process's number, its connection and its threads. A forked child has its own."""
+        if self._in_process is None or self._in_process[0] != os.getpid():
+            pool = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft")
+            self._in_process = os.getpid(), self._connect(), pool
+        return self._in_process
+
+    @property
+    def loop(self) -> Any:
+        """The event loop of blocking calls. A forked child has its own."""
+        if self._pid != os.getpid() and not self.asynchronous:
+            self._pid, self._loop = os.getpid(), get_loop()
+        return super().loop
 
     @property
     def weft(self) -> FileSystem:
-        """What it works with. A forked child connects anew."""
-        if self._process != os.getpid():
-            # Whoever held the lock is not in this process.
-            self._connecting = threading.Lock()
-            self._weft = self._connect()
-            self._pool = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft")
-            self._process = os.getpid()
-        return self._weft
+        """What it works with."""
+        return self._connected()[1]
 
     async def _run(self, call: Callable[[], _R]) -> _R:
-        self.weft  # noqa: B018: it has the threads of this process
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await asyncio.get_running_loop().run_in_executor(self._connected()[2], call)
 
     @property
     def fsid(self) -> str:
@@ -144,17 +149,15 @@ class WeftFileSystem(AsyncFileSystem):
         """Attributes; of a symbolic link those of what it leads to."""
         path = self._strip_protocol(path)
         found = self.weft.lstat(path)
-        return self._told(path, found)
-
-    def _told(self, path: str, found: os.stat_result) -> dict[str, Any]:
         islink = stat_bits.S_ISLNK(found.st_mode)
-        if islink:
-            found = self.weft.stat(path)
-        kinds = {stat_bits.S_IFDIR: "directory", stat_bits.S_IFREG: "file"}
-        told = {
+        return self._info_of(path, self.weft.stat(path) if islink else found, islink)
+
+    def _info_of(self, path: str, found: os.stat_result, islink: bool) -> dict[str, Any]:
+        types = {stat_bits.S_IFDIR: "directory", stat_bits.S_IFREG: "file"}
+        info = {
             "name": path,
             "size": found.st_size,
-            "type": kinds[stat_bits.S_IFMT(found.st_mode)],
+            "type": types.get(stat_bits.S_IFMT(found.st_mode), "other"),
             "created": found.st_ctime,
             "islink": islink,
             "mode": found.st_mode,
@@ -165,28 +168,38 @@ class WeftFileSystem(AsyncFileSystem):
             "nlink": found.st_nlink,
         }
         if islink:
-            told["destination"] = self.weft.readlink(path)
-        return told
+            info["destination"] = self.weft.readlink(path)
+        return info
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """What is in a directory; of a file itself."""
+        """What is in a directory; of a file itself. A symbolic link in it is told of itself, with the size of what it
+        leads to, as ``file://`` does: a walk ends, wherever it leads."""
         path = self._strip_protocol(path)
         try:
             entries = self.weft.scandir(path, with_stat=detail)
         except NotADirectoryError:
-            info = self.info(path)
-            return [info] if detail else [path]
+            own = self.info(path)
+            return [own] if detail else [path]
         if not detail:
             return [entry.path for entry in entries]
-        return [told for entry in entries if (told := self._entry(entry)) is not None]
+        return [info for entry in entries if (info := self._info_of_entry(entry)) is not None]
 
-    def _entry(self, entry: DirEntry) -> dict[str, Any] | None:
-        found = entry.stat(follow_symlinks=False)
+    def _info_of_entry(self, entry: DirEntry) -> dict[str, Any] | None:
         try:
-            return self._told(entry.path, found)
+            info = self._info_of(entry.path, entry.stat(follow_symlinks=False), entry.is_symlink())
+            if info["islink"]:
+                info["size"] = self._size_behind(entry)
         except FileNotFoundError:
-            # It leads nowhere, or is gone.
+            # It is gone.
             return None
+        return info
+
+    def _size_behind(self, link: DirEntry) -> int:
+        try:
+            return link.stat().st_size
+        except OSError:
+            # It leads nowhere.
+            return 0
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Whether there is something."""
@@ -245,22 +258,42 @@ class WeftFileSystem(AsyncFileSystem):
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Removes files, and directories if it is recursive. Patterns are expanded."""
         for each in path if isinstance(path, list) else [path]:
-            name = self._strip_protocol(each)
-            if maxdepth is not None or (has_magic(name) and not self.lexists(name)):
-                super().rm(each, recursive=recursive, maxdepth=maxdepth)
-            elif self.isdir(name) and not self.islink(name):
-                if not recursive:
-                    raise ValueError("Cannot delete directory, set recursive=True")
-                self.weft.rmtree(name)
+            if self._is_to_expand(each, maxdepth):
+                for found in reversed(self.expand_path(each, recursive=recursive, maxdepth=maxdepth)):
+                    self._remove(found, recursive)
             else:
-                self.weft.unlink(name)
+                self._remove(each, recursive)
+
+    async def _rm(
+        self, path: Any, recursive: bool = False, batch_size: int | None = None, maxdepth: int | None = None
+    ) -> None:
+        for each in path if isinstance(path, list) else [path]:
+            if self._is_to_expand(each, maxdepth):
+                for found in reversed(await self._expand_path(each, recursive=recursive, maxdepth=maxdepth)):
+                    await self._run(functools.partial(self._remove, found, recursive))
+            else:
+                await self._run(functools.partial(self._remove, each, recursive))
+
+    def _is_to_expand(self, path: str, maxdepth: int | None) -> bool:
+        return maxdepth is not None or (has_magic(path) and not self.lexists(path))
+
+    def _remove(self, path: str, recursive: bool) -> None:
+        path = self._strip_protocol(path)
+        if not self.isdir(path) or self.islink(path):
+            self.weft.unlink(path)
+        elif recursive:
+            self.weft.rmtree(path)
+        else:
+            raise ValueError("Cannot delete directory, set recursive=True")
 
     def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
-        """Moves; into ``path2`` if that is a directory."""
+        """Moves; into ``path2`` if that is a directory, unless there is one of this name already."""
         name, target = self._strip_protocol(path1), self._prepare(path2)
         if self.isdir(target):
             target = f"{target.rstrip('/')}/{name.rsplit('/', 1)[-1]}"
-        self.weft.rename(name, target)
+            self.weft.rename(name, target, replace=False)
+        else:
+            self.weft.rename(name, target)
 
     def mv_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Gives a file another name."""
@@ -316,21 +349,27 @@ class WeftFileSystem(AsyncFileSystem):
             of_paths.setdefault(self._strip_protocol(path), []).append(index)
         ranges: list[Any] = [None] * len(paths)
 
-        def read(path: str, indices: list[int]) -> None:
+        def read(file: File, indices: list[int]) -> None:
+            for index in indices:
+                try:
+                    ranges[index] = _range(file, starts[index], ends[index])
+                except OSError as error:
+                    ranges[index] = error
+
+        async def read_file(path: str, indices: list[int]) -> None:
             try:
-                with self._raw(path, "rb") as file:
-                    for index in indices:
-                        ranges[index] = _range(file, starts[index], ends[index])
+                file = await self._run(functools.partial(self._raw, path, "rb"))
             except OSError as error:
                 for index in indices:
-                    ranges[index] = error if ranges[index] is None else ranges[index]
+                    ranges[index] = error
+                return
+            parts = [indices[first : first + _RANGES_TOGETHER] for first in range(0, len(indices), _RANGES_TOGETHER)]
+            try:
+                await asyncio.gather(*(self._run(functools.partial(read, file, part)) for part in parts))
+            finally:
+                await self._run(file.close)
 
-        work = []
-        for path, indices in of_paths.items():
-            for first in range(0, len(indices), _RANGES_TOGETHER):
-                together = indices[first : first + _RANGES_TOGETHER]
-                work.append(self._run(functools.partial(read, path, together)))
-        await asyncio.gather(*work)
+        await asyncio.gather(*(read_file(path, indices) for path, indices in of_paths.items()))
         errors = [each for each in ranges if isinstance(each, OSError)]
         if errors and on_error != "return":
             raise errors[0]
@@ -359,7 +398,9 @@ class WeftFileSystem(AsyncFileSystem):
         source = self._strip_protocol(rpath)
         if isfilelike(lpath):
             with self._raw(source, "rb") as reads:
-                _copy(reads, lpath, callback)
+                while some := reads.read(_COPY_BYTES):
+                    lpath.write(some)
+                    callback.relative_update(len(some))
         elif self.isdir(source):
             os.makedirs(lpath, exist_ok=True)
         else:
@@ -380,9 +421,8 @@ class WeftFileSystem(AsyncFileSystem):
             callback.set_size(os.fstat(reads.fileno()).st_size)
             _copy(reads, writes, callback)
 
-    def _raw(self, path: str, mode: str, hints: str = "") -> File:
-        file = self.weft.open(path, mode, 0, hints=hints)
-        assert isinstance(file, File)
+    def _raw(self, path: str, mode: Any, hints: str = "") -> File:
+        file: File = self.weft.open(path, mode, 0, hints=hints)
         return file
 
     def _open(
@@ -400,19 +440,30 @@ class WeftFileSystem(AsyncFileSystem):
             path = self._strip_protocol(path)
             return _Reader(self, self._raw(path, mode), path, buffer_bytes)
         path = self._prepare(path)
-        if "+" in mode:
-            return io.BufferedRandom(self._raw(path, mode, hints), buffer_bytes)
-        temporary = None if autocommit else f"{path}.{uuid.uuid4().hex}.part"
-        if temporary is not None and mode == "ab" and self.exists(path):
-            self.cp_file(path, temporary)
-        return _Writer(self, self._raw(temporary or path, mode, hints), path, temporary, buffer_bytes)
+        if autocommit:
+            raw = self._raw(path, mode, hints)
+            return io.BufferedRandom(raw, buffer_bytes) if "+" in mode else _Writer(self, raw, path, buffer_bytes)
+        if mode not in ("wb", "xb"):
+            raise ValueError(f"mode {mode} in a transaction: only whole files are written in one")
+        return self._open_in_transaction(path, mode, hints, buffer_bytes)
+
+    def _open_in_transaction(self, path: str, mode: str, hints: str, buffer_bytes: int) -> _Writer:
+        permissions = 0o666
+        if self.exists(path):
+            if mode == "xb":
+                raise FileExistsError(errno.EEXIST, f"open {path}: file exists")
+            permissions = stat_bits.S_IMODE(self.weft.stat(path).st_mode)
+        temporary = f"{self._parent(path).rstrip('/')}/.{uuid.uuid4().hex}"
+        raw = self.weft.open(temporary, "xb", 0, permissions=permissions, hints=hints)
+        return _Writer(self, raw, path, buffer_bytes, temporary, replaces=mode == "wb")
 
     async def open_async(self, path: str, mode: str = "rb", **kwargs: Any) -> _Stream:
         """A file that is read or written in coroutines."""
         if "b" not in mode:
             raise ValueError("a file of bytes only: the mode needs a b")
-        call = functools.partial(self._raw, self._strip_protocol(path), mode)
-        return _Stream(self, await self._run(call), self._strip_protocol(path), mode)
+        prepare = self._strip_protocol if mode == "rb" else self._prepare
+        file = await self._run(lambda: self._raw(prepare(path), mode))
+        return _Stream(self, file, self._strip_protocol(path), mode)
 
     # The same as coroutines.
 
@@ -452,16 +503,22 @@ class _Writer(io.BufferedWriter):
     """A file that is written; within a transaction under another name, until that ends."""
 
     def __init__(
-        self, fs: WeftFileSystem, raw: File, path: str, temporary: str | None, buffer_bytes: int
+        self,
+        fs: WeftFileSystem,
+        raw: File,
+        path: str,
+        buffer_bytes: int,
+        temporary: str | None = None,
+        replaces: bool = True,
     ) -> None:
         super().__init__(raw, buffer_bytes)
-        self.fs, self.path, self._temporary = fs, path, temporary
+        self.fs, self.path, self._temporary, self._replaces = fs, path, temporary, replaces
 
     def commit(self) -> None:
         """Shows it under its name."""
         if self._temporary is not None:
             self.close()
-            self.fs.weft.rename(self._temporary, self.path)
+            self.fs.weft.rename(self._temporary, self.path, replace=self._replaces)
 
     def discard(self) -> None:
         """Leaves what was there."""

@@ -34,10 +34,11 @@ def assign(local: Sequence[Sequence[int]]) -> list[list[int]]:
 
     most, larger = divmod(files, workers)
     given: list[list[int]] = [[] for _ in range(workers)]
-    # So many workers have one file more.
+    # So many workers may have one file more.
     for file in sorted(range(files), key=lambda file: (-gain(file), -max(of[file] for of in local), file)):
-        full = sum(len(own) > most for own in given) >= larger
-        open_to = [worker for worker in range(workers) if len(given[worker]) < (most if full else most + 1)]
+        room = most + 1 if larger else most
+        open_to = [worker for worker in range(workers) if len(given[worker]) < room]
         chosen = max(open_to, key=lambda worker: (local[worker][file], -len(given[worker]), -worker))
         given[chosen].append(file)
+        larger -= len(given[chosen]) > most
     return [sorted(own) for own in given]

@@ -3,8 +3,8 @@
     dataset = weft.torch.ShardDataset("job", paths, decode)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, num_workers=4)
 
-Checkpoints need nothing of this: ``torch.save(state, fs.open(path, "wb"))``, and ``torch.distributed.checkpoint`` writes to
-``weft://job/path`` by fsspec.
+Checkpoints need nothing of this: ``torch.save(state, fs.open(path, "wb"))``, and ``torch.distributed.checkpoint``
+writes to ``weft://job/path`` by fsspec.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ShardDataset(IterableDataset[_Sample]):
     """Samples of many files, each read by one process of the group, on a machine that has its bytes where that can be.
 
     ``decode`` is given a file that is open to be read (``weft.File``, without a buffer), and returns its samples. If
-    ``torch.distributed`` is initialized, all ranks have to make the data set, with the same paths, at the same time: they
-    tell each other what they have. The files of a rank are divided over the workers of its loader. ``set_epoch`` gives the
-    files another order. ``options`` are those of ``weft.connect``.
+    ``torch.distributed`` is initialized, all ranks have to make the data set, with the same paths, at the same time:
+    they tell each other what they have. The files of a rank are divided over the workers of its loader. ``set_epoch``
+    gives the files another order. ``options`` are those of ``weft.connect``.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class ShardDataset(IterableDataset[_Sample]):
         self._name, self._options, self._decode = name, options, decode
         self._shuffle, self._seed, self._epoch = shuffle, seed, 0
         self._connection: tuple[int, FileSystem] | None = None
-        local = [local_bytes(self._fs(), paths)]
-        rank = 0
+        rank, local = 0, [local_bytes(self._fs(), paths)]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            rank, local = torch.distributed.get_rank(), [[]] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(local, local_bytes(self._fs(), paths))
+            rank, mine, local = torch.distributed.get_rank(), local[0], [[]] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(local, mine)
         self.paths = [paths[file] for file in assign(local)[rank]]
         """The files of this rank."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins another epoch: before a loader is made, or asked for its iterator."""
+        """Begins another epoch, before a loader is asked for its iterator. Workers that a loader keeps
+        (``persistent_workers``) are not told."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[_Sample]:

@@ -96,12 +96,31 @@ def test_all_calls_of_the_blocking_classes_are_there_as_coroutines():
     elsewhere = {
         weft.File: {
             # Of io, or without a wait.
-            "closed", "fileno", "isatty", "locked", "mode", "name", "readable", "readall", "readline", "readlines",
-            "seekable", "writable", "writelines",
+            "closed",
+            "fileno",
+            "isatty",
+            "locked",
+            "mode",
+            "name",
+            "readable",
+            "readall",
+            "readline",
+            "readlines",
+            "seekable",
+            "writable",
+            "writelines",
         },
         weft.FileSystem: {
             # Without a wait, or steps of others.
-            "check_access", "closed", "locate_files", "name", "open_file", "open_listing", "set_times", "space", "walk",
+            "check_access",
+            "closed",
+            "locate_files",
+            "name",
+            "open_file",
+            "open_listing",
+            "set_times",
+            "space",
+            "walk",
         },
     }
     for blocking, mine in ((weft.File, weft.aio.AsyncFile), (weft.FileSystem, weft.aio.AsyncFileSystem)):
@@ -284,3 +303,26 @@ def test_a_cancelled_open_leaves_no_lock_and_no_file_behind(name, connection, pa
 
     run(work, name)
     assert connection.read_bytes(path) == b"abc"
+
+
+def test_a_lock_that_is_asked_for_again_after_a_wait_was_given_up_is_held(name, connection, path):
+    connection.write_bytes(path, b"")
+
+    async def work():
+        async with await weft.aio.connect(name) as fs, await weft.aio.connect(name) as others:
+            file, theirs = await fs.open(path, "r+b"), await others.open(path, "r+b")
+            await theirs.lock()
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(file.lock(), 0.05)
+            await theirs.unlock()
+            await file.lock()
+            await asyncio.sleep(0.2)
+            with pytest.raises(BlockingIOError):
+                await theirs.lock(wait=False)
+            await file.unlock()
+            await theirs.lock(wait=False)
+            await file.close()
+            await theirs.close()
+
+    asyncio.run(work())

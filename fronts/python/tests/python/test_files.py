@@ -66,23 +66,25 @@ def step_of_bytes(dice):
     """A random call of a file of bytes, as a function of that file."""
     number, data, whence = dice.randrange(200), bytes_of(dice), dice.choice([0, 0, 1, 2])
     offset = number if whence == 0 else dice.randrange(-60, 60)
-    return dice.choice([
-        lambda file: file.seek(offset, whence),
-        lambda file: file.tell(),
-        lambda file: file.read(number),
-        lambda file: file.read(dice_free(number)),
-        lambda file: file.readline(),
-        lambda file: file.readline(number // 20),
-        lambda file: file.readlines(number),
-        lambda file: next(file, None),
-        lambda file: read_into(file, number),
-        lambda file: file.write(data),
-        lambda file: file.write(data),
-        lambda file: file.writelines([data, data]),
-        lambda file: file.truncate(number),
-        lambda file: file.truncate(),
-        lambda file: file.flush(),
-    ])
+    return dice.choice(
+        [
+            lambda file: file.seek(offset, whence),
+            lambda file: file.tell(),
+            lambda file: file.read(number),
+            lambda file: file.read(dice_free(number)),
+            lambda file: file.readline(),
+            lambda file: file.readline(number // 20),
+            lambda file: file.readlines(number),
+            lambda file: next(file, None),
+            lambda file: read_into(file, number),
+            lambda file: file.write(data),
+            lambda file: file.write(data),
+            lambda file: file.writelines([data, data]),
+            lambda file: file.truncate(number),
+            lambda file: file.truncate(),
+            lambda file: file.flush(),
+        ]
+    )
 
 
 def dice_free(number):
@@ -92,22 +94,24 @@ def dice_free(number):
 def step_of_text(dice):
     """A random call of a file of text, as a function of that file. Of positions only those that have a meaning."""
     number, text, whence = dice.randrange(40), text_of(dice), dice.choice([0, 2])
-    return dice.choice([
-        lambda file: file.seek(0, whence),
-        lambda file: file.seek(file.tell()),
-        lambda file: file.tell(),
-        lambda file: file.read(number),
-        lambda file: file.read(),
-        lambda file: file.readline(),
-        lambda file: file.readline(number),
-        lambda file: next(file, None),
-        lambda file: (list(file), file.newlines),
-        lambda file: file.write(text),
-        lambda file: file.write(text),
-        lambda file: file.writelines([text, text]),
-        lambda file: file.truncate(),
-        lambda file: file.flush(),
-    ])
+    return dice.choice(
+        [
+            lambda file: file.seek(0, whence),
+            lambda file: file.seek(file.tell()),
+            lambda file: file.tell(),
+            lambda file: file.read(number),
+            lambda file: file.read(),
+            lambda file: file.readline(),
+            lambda file: file.readline(number),
+            lambda file: next(file, None),
+            lambda file: (list(file), file.newlines),
+            lambda file: file.write(text),
+            lambda file: file.write(text),
+            lambda file: file.writelines([text, text]),
+            lambda file: file.truncate(),
+            lambda file: file.flush(),
+        ]
+    )
 
 
 def compare(files, dice, step, steps):
@@ -181,15 +185,18 @@ def test_a_wrong_mode_is_a_value_error_as_of_the_builtin_open(connection, path, 
     assert connection.read_bytes(path) == b"kept"
 
 
-@pytest.mark.parametrize("arguments", [
-    ("rb", -1, "utf-8"),
-    ("rb", -1, None, "strict"),
-    ("rb", -1, None, None, "\n"),
-    ("wb", -1, "utf-8"),
-    ("r", 0),
-    ("w", 0),
-    ("r", -1, None, None, "x"),
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("rb", -1, "utf-8"),
+        ("rb", -1, None, "strict"),
+        ("rb", -1, None, None, "\n"),
+        ("wb", -1, "utf-8"),
+        ("r", 0),
+        ("w", 0),
+        ("r", -1, None, None, "x"),
+    ],
+)
 def test_arguments_that_do_not_fit_are_a_value_error_and_leave_the_file(connection, path, arguments):
     connection.write_bytes(path, b"kept")
     with pytest.raises(ValueError):
@@ -520,14 +527,17 @@ def test_there_is_no_descriptor(raw):
         raw.fileno()
 
 
-@pytest.mark.parametrize("call", [
-    lambda file: file.pread(1, -1),
-    lambda file: file.pread_into(bytearray(1), -1),
-    lambda file: file.pwrite(b"x", -1),
-    lambda file: file.read_list([(bytearray(1), 0), (bytearray(1), -1)]),
-    lambda file: file.write_list([(b"x", 0), (b"x", -1)]),
-    lambda file: file.truncate(-1),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda file: file.pread(1, -1),
+        lambda file: file.pread_into(bytearray(1), -1),
+        lambda file: file.pwrite(b"x", -1),
+        lambda file: file.read_list([(bytearray(1), 0), (bytearray(1), -1)]),
+        lambda file: file.write_list([(b"x", 0), (b"x", -1)]),
+        lambda file: file.truncate(-1),
+    ],
+)
 def test_a_negative_offset_is_a_value_error_and_nothing_is_done(raw, call):
     raw.write(b"abc")
     with pytest.raises(ValueError, match="negative"):
@@ -535,12 +545,15 @@ def test_a_negative_offset_is_a_value_error_and_nothing_is_done(raw, call):
     assert raw.pread(10, 0) == b"abc"
 
 
-@pytest.mark.parametrize("call", [
-    lambda file: file.pread(-1, 0),
-    lambda file: file.lock([(-1, 1)]),
-    lambda file: file.lock([(1, -1)]),
-    lambda file: file.unlock([(-1, 1)]),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda file: file.pread(-1, 0),
+        lambda file: file.lock([(-1, 1)]),
+        lambda file: file.lock([(1, -1)]),
+        lambda file: file.unlock([(-1, 1)]),
+    ],
+)
 def test_a_negative_length_is_refused(raw, call):
     raw.write(b"abc")
     with pytest.raises((ValueError, OverflowError), match="negative"):
@@ -637,14 +650,17 @@ def test_a_path_with_a_null_byte_is_a_value_error(connection, path):
             call(path)
 
 
-@pytest.mark.parametrize("hints, named", [
-    ("widht=2", "widht=2"),
-    ("rdma=fast", "rdma=fast"),
-    ("width=0", "width=0"),
-    ("width=2 whole", "width=2 whole"),
-    ("stripe=64KiB", "stripe=64KiB"),
-    ("width=2 colour=red", "colour=red"),
-])
+@pytest.mark.parametrize(
+    "hints, named",
+    [
+        ("widht=2", "widht=2"),
+        ("rdma=fast", "rdma=fast"),
+        ("width=0", "width=0"),
+        ("width=2 whole", "width=2 whole"),
+        ("stripe=64KiB", "stripe=64KiB"),
+        ("width=2 colour=red", "colour=red"),
+    ],
+)
 def test_an_unknown_hint_is_invalid_and_named(connection, path, hints, named):
     with pytest.raises(OSError, match=named) as told:
         connection.open(path, "wb", hints=hints)
@@ -676,7 +692,7 @@ def test_a_file_without_bytes_is_on_no_node(connection, path):
         assert connection.locate(path) == [(0, 1 << 20, None, "", "", False)]
         file.write(b"x")
         file.flush()
-        piece, = connection.locate(path)
+        (piece,) = connection.locate(path)
         assert (piece.offset, piece.length) == (0, 1 << 20) and piece.node in (0, 1) and piece.local
 
 
@@ -723,7 +739,11 @@ def test_stat_of_a_file_is_that_of_its_path(connection, raw, path):
     raw.write(b"abc")
     told, named = raw.stat(), connection.stat(path)
     assert (told.st_ino, told.st_size, told.st_mode, told.st_mtime_ns, told.st_dev) == (
-        named.st_ino, 3, named.st_mode, named.st_mtime_ns, named.st_dev,
+        named.st_ino,
+        3,
+        named.st_mode,
+        named.st_mtime_ns,
+        named.st_dev,
     )
 
 

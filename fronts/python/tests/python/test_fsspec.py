@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pickle
+import shutil
 
 import fsspec
 import pytest
@@ -84,6 +85,86 @@ def test_a_transaction_shows_all_at_its_end_or_nothing(fs, folder):
     assert fs.cat(f"{folder}/a") == b"new" and fs.ls(folder, detail=False) == [f"{folder}/a"]
 
 
+def test_a_transaction_writes_whole_files_only(fs, folder):
+    fs.pipe_file(f"{folder}/a", b"precious")
+    fs.chmod(f"{folder}/a", 0o600)
+    with fs.transaction:
+        with pytest.raises(FileExistsError):
+            fs.open(f"{folder}/a", "xb")
+        for mode in ("ab", "r+b", "w+b"):
+            with pytest.raises(ValueError):
+                fs.open(f"{folder}/a", mode)
+        with fs.open(f"{folder}/a", "wb") as file:
+            file.write(b"new")
+        with fs.open(f"{folder}/{'n' * 255}", "xb") as file:
+            file.write(b"new")
+    assert fs.cat(f"{folder}/a") == b"new" and fs.info(f"{folder}/a")["mode"] & 0o777 == 0o600
+    assert len(fs.ls(folder)) == 2
+
+
+def test_links_are_listed_as_file_lists_them(fs, folder, tmp_path):
+    local = fsspec.filesystem("file")
+    for some, root in (fs, folder), (local, str(tmp_path)):
+        some.pipe_file(f"{root}/file", b"12345")
+        some.mkdir(f"{root}/directory")
+        for name, target in ("self", "self"), ("below", "file/x"), ("nowhere", "none"), ("loop", "."), ("to", "file"):
+            (fs.weft if some is fs else os).symlink(target, f"{root}/{name}")
+    told, found = [], []
+    for some, root in (fs, folder), (local, str(tmp_path)):
+        infos = {info["name"].removeprefix(root): info for info in some.ls(root, detail=True)}
+        # How large a directory is, is not the same.
+        sizes = {name: info["size"] for name, info in infos.items() if name not in ("/directory", "/loop")}
+        told.append((sizes, {name: (info["type"], info["islink"]) for name, info in infos.items()}))
+        found.append(sorted(name.removeprefix(root) for name in some.find(root)))
+    assert told[0] == told[1] and found[0] == found[1]
+
+
+def test_nothing_is_lost_by_a_move_or_a_copy_that_cannot_be(fs, folder):
+    fs.mkdir(f"{folder}/directory")
+    fs.pipe_file(f"{folder}/a", b"new")
+    fs.pipe_file(f"{folder}/directory/a", b"precious")
+    with pytest.raises(FileExistsError):
+        fs.mv(f"{folder}/a", f"{folder}/directory")
+    assert fs.cat(f"{folder}/directory/a") == b"precious"
+    with pytest.raises(shutil.SameFileError):
+        fs.cp_file(f"{folder}/a", f"{folder}/a")
+    assert fs.cat(f"{folder}/a") == b"new"
+
+
+def test_patterns_and_directories_are_removed(fs, folder):
+    fs.makedirs(f"{folder}/d1/e")
+    fs.makedirs(f"{folder}/d2")
+    fs.pipe({f"{folder}/d1/e/f": b"", f"{folder}/x": b""})
+    with pytest.raises(ValueError):
+        fs.rm(f"{folder}/d*")
+    fs.rm(f"{folder}/d*", recursive=True)
+    assert fs.ls(folder, detail=False) == [f"{folder}/x"]
+    fs.makedirs(f"{folder}/d1/e/f")
+    fs.rm(f"{folder}/d1", recursive=True, maxdepth=1)
+    assert not fs.exists(f"{folder}/d1")
+
+
+def test_a_file_goes_to_whatever_has_write(fs, folder):
+    class Sink:
+        parts = []
+
+        def write(self, data):
+            self.parts.append(data)
+
+        def close(self):
+            pass
+
+        def read(self):
+            pass
+
+        def tell(self):
+            pass
+
+    fs.pipe_file(f"{folder}/a", b"some")
+    fs.get_file(f"{folder}/a", Sink())
+    assert b"".join(Sink.parts) == b"some"
+
+
 def test_coroutines_do_the_same(name, folder):
     async def work():
         fs = fsspec.filesystem("weft", host=name, asynchronous=True, skip_instance_cache=True)
@@ -93,13 +174,20 @@ def test_coroutines_do_the_same(name, folder):
         await stream.write(b"one")
         await stream.write(b"two")
         await stream.close()
+        other = fsspec.filesystem("weft", host=name, asynchronous=True, auto_mkdir=True, skip_instance_cache=True)
+        await (await other.open_async(f"{folder}/new/stream", "wb")).close()
+        await fs._rm(f"{folder}/new", recursive=True)
         stream = await fs.open_async(f"{folder}/stream", "rb")
         assert await stream.read(4) == b"onet" and await stream.read() == b"wo"
         await stream.close()
         await fs._rm(f"{folder}/stream")
+        await fs._makedirs(f"{folder}/a/b/c")
+        await fs._pipe_file(f"{folder}/a/b/d", b"")
+        await fs._rm(f"{folder}/a", recursive=True)
+        await fs._rm(f"{folder}/4*")
         return len(await fs._ls(folder))
 
-    assert asyncio.run(work()) == 50
+    assert asyncio.run(work()) == 39
 
 
 def test_files_go_in_and_out_with_progress(fs, folder, tmp_path):
@@ -127,7 +215,8 @@ def test_a_forked_child_connects_anew(fs, folder):
     fs.pipe_file(f"{folder}/a", b"parent")
     child = os.fork()
     if child == 0:
-        works = fs.cat_file(f"{folder}/a") == b"parent"
+        works = fs.cat_file(f"{folder}/a") == b"parent" and fs.find(folder) == [f"{folder}/a"]
+        works = works and fs.cat_ranges([f"{folder}/a"], 1, 3) == [b"ar"]
         fs.pipe_file(f"{folder}/b", b"child")
         os._exit(0 if works else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

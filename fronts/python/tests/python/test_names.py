@@ -59,7 +59,7 @@ def test_a_name_that_is_not_utf8_comes_back_as_it_was(connection, folder):
     text = os.fsdecode(name)
     assert put(connection, folder.encode() + b"/" + name, b"abc")
     assert connection.listdir(folder) == [text]
-    entry, = connection.scandir(folder)
+    (entry,) = connection.scandir(folder)
     assert os.fsencode(entry.name) == name and entry.path == f"{folder}/{text}" == os.fspath(entry)
     assert connection.read_bytes(entry) == connection.read_bytes(entry.path) == b"abc"
     connection.symlink(name, f"{folder}/link")
@@ -392,8 +392,16 @@ def test_stat_has_all_that_os_stat_has(connection, file, tmp_path):
     assert told.st_blksize > 0 and told.st_blocks * 512 >= 3 and told.st_rdev == 0
     assert abs(told.st_mtime - twin.st_mtime) < 60 and told.st_mtime_ns // 10**9 == int(told.st_mtime)
     assert tuple(told) == (
-        told.st_mode, told.st_ino, told.st_dev, 1, told.st_uid, told.st_gid, 3,
-        told.st_atime_ns // 10**9, told.st_mtime_ns // 10**9, told.st_ctime_ns // 10**9,
+        told.st_mode,
+        told.st_ino,
+        told.st_dev,
+        1,
+        told.st_uid,
+        told.st_gid,
+        3,
+        told.st_atime_ns // 10**9,
+        told.st_mtime_ns // 10**9,
+        told.st_ctime_ns // 10**9,
     )
 
 
@@ -470,7 +478,7 @@ def test_utime_of_any_float_sets_the_nanoseconds_that_os_utime_sets(connection, 
 def test_the_float_of_a_time_is_that_of_os_stat(connection, file, tmp_path):
     dice, twin = random.Random(3), tmp_path / "twin"
     twin.touch()
-    for ns in [dice.randrange(-10**18, 2 * 10**18) for _ in range(100)]:
+    for ns in [dice.randrange(-(10**18), 2 * 10**18) for _ in range(100)]:
         connection.utime(file, ns=(ns, ns))
         os.utime(twin, ns=(ns, ns))
         assert connection.stat(file).st_mtime == os.stat(twin).st_mtime, ns
@@ -551,8 +559,8 @@ def test_attributes_come_with_the_names_if_they_are_asked_for(connection, crowd,
         assert told.st_size == int(entry.name[1:]) and told.st_ino == entry.inode()
         assert stat.S_ISREG(told.st_mode)
     put(connection, f"{folder}/a", b"a")
-    then, = connection.scandir(folder, with_stat=True)
-    now, = connection.scandir(folder)
+    (then,) = connection.scandir(folder, with_stat=True)
+    (now,) = connection.scandir(folder)
     put(connection, f"{folder}/a", b"longer")
     assert then.stat().st_size == 1 and now.stat().st_size == 6
 
@@ -618,7 +626,7 @@ def test_entries_tell_their_types(connection, folder):
 def test_an_entry_is_a_path(connection, folder):
     put(connection, f"{folder}/a", b"abc")
     for listed in (folder, f"{folder}/", folder[1:], folder.encode()):
-        entry, = connection.scandir(listed)
+        (entry,) = connection.scandir(listed)
         assert isinstance(entry, weft.DirEntry) and entry.path == os.path.join(os.fsdecode(listed), "a")
         assert connection.read_bytes(entry) == b"abc" and entry.path in repr(entry)
     assert folder[1:] in [entry.name for entry in connection.scandir()] and folder[1:] in connection.listdir()
@@ -650,13 +658,13 @@ def twins(connection, folder, tmp_path):
 
 
 def walked(walk, top):
-    return [(directory[len(top):], sorted(below), sorted(files)) for directory, below, files in walk]
+    return [(directory[len(top) :], sorted(below), sorted(files)) for directory, below, files in walk]
 
 
 @pytest.mark.parametrize("topdown", [True, False])
 @pytest.mark.parametrize("followlinks", [True, False])
 def test_a_walk_is_that_of_os_walk(connection, twins, topdown, followlinks):
-    mine = walked(connection.walk(twins[0], topdown, followlinks), twins[0])
+    mine = walked(connection.walk(twins[0], topdown, followlinks=followlinks), twins[0])
     builtin = walked(os.walk(twins[1], topdown, None, followlinks), twins[1])
     assert sorted(mine) == sorted(builtin)
     order = [directory for directory, _, _ in mine]
@@ -668,7 +676,7 @@ def test_a_walk_is_that_of_os_walk(connection, twins, topdown, followlinks):
 def test_a_walk_skips_directories_that_are_taken_out(connection, twins):
     seen = []
     for directory, below, _ in connection.walk(twins[0]):
-        seen.append(directory[len(twins[0]):])
+        seen.append(directory[len(twins[0]) :])
         below[:] = sorted(set(below) - {"b", "d"}, reverse=True)
     assert seen == ["", "/e", "/a"]
 
@@ -681,7 +689,7 @@ def test_many_files_are_located_in_their_order(connection, crowd):
     located = connection.locate_many(f"{crowd}/f{number}" for number in numbers)
     assert len(located) == 300
     for number, pieces in zip(numbers, located):
-        piece, = pieces
+        (piece,) = pieces
         assert isinstance(piece, weft.Location) and (piece.offset, piece.length) == (0, number)
         assert (piece.node in (0, 1) and piece.local and piece.host != "") if number else piece.node is None
     assert connection.locate_many([]) == []

@@ -149,15 +149,18 @@ PARENT = """
 """
 
 
-@pytest.mark.parametrize("child, status", [
-    ("del file, buffered, listing, fs; gc.collect(); os._exit(3)", 3),
-    ("file = buffered = listing = fs = None; gc.collect(); sys.exit(4)", 4),
-    ("sys.exit(5)", 5),
-    ("file.close(); fs.close(); sys.exit(6)", 6),
-    ("own = weft.connect(sys.argv[1]); own.write_bytes(sys.argv[2] + '-3', b'own'); sys.exit(7)", 7),
-    ("del file, buffered, fs; gc.collect(); raise SystemExit(8)", 8),
-    ("os.execv('/bin/sh', ['sh', '-c', 'exit 9'])", 9),
-])
+@pytest.mark.parametrize(
+    "child, status",
+    [
+        ("del file, buffered, listing, fs; gc.collect(); os._exit(3)", 3),
+        ("file = buffered = listing = fs = None; gc.collect(); sys.exit(4)", 4),
+        ("sys.exit(5)", 5),
+        ("file.close(); fs.close(); sys.exit(6)", 6),
+        ("own = weft.connect(sys.argv[1]); own.write_bytes(sys.argv[2] + '-3', b'own'); sys.exit(7)", 7),
+        ("del file, buffered, fs; gc.collect(); raise SystemExit(8)", 8),
+        ("os.execv('/bin/sh', ['sh', '-c', 'exit 9'])", 9),
+    ],
+)
 def test_a_child_that_ends_leaves_files_locks_and_connection_to_its_parent(name, connection, path, child, status):
     program = textwrap.dedent(PARENT).format(child=child, status=status)
     assert python(program, name, path) == "done\n"
@@ -301,6 +304,7 @@ def test_threads_use_one_connection_and_one_file(connection, path):
 
 def test_threads_that_append_lose_nothing(connection, path):
     with connection.open(path, "ab", 0) as file:
+
         def work(number):
             for turn in range(50):
                 file.write(b"%02d %03d\n" % (number, turn))
@@ -471,12 +475,15 @@ def test_a_file_system_closes_while_threads_use_it(name, folder):
 # Connecting
 
 
-@pytest.mark.parametrize("kind, number, arguments", [
-    (FileNotFoundError, errno.ENOENT, {"name": "no-such-fs"}),
-    (OSError, errno.EINVAL, {"transport": "pigeons"}),
-    (OSError, errno.EINVAL, {"soft": 1, "hard": True}),
-    (FileNotFoundError, errno.ENOENT, {"key_file": "/no/such/key"}),
-])
+@pytest.mark.parametrize(
+    "kind, number, arguments",
+    [
+        (FileNotFoundError, errno.ENOENT, {"name": "no-such-fs"}),
+        (OSError, errno.EINVAL, {"transport": "pigeons"}),
+        (OSError, errno.EINVAL, {"soft": 1, "hard": True}),
+        (FileNotFoundError, errno.ENOENT, {"key_file": "/no/such/key"}),
+    ],
+)
 def test_a_connection_that_cannot_be_made_says_why(name, kind, number, arguments):
     with pytest.raises(kind, match="|".join([*map(str, arguments.values()), "soft"])) as told:
         weft.connect(**{"name": name, **arguments})
