@@ -1,5 +1,5 @@
-//! Own changes in flight: what they change is asked for until their replies were applied. The shard may tell others of a
-//! change before its reply is here, and other threads of this client may be told by those.
+//! Own changes in flight: what they change is asked for until their replies were applied. The shard may tell others of
+//! a change before its reply is here, and other threads of this client may be told by those.
 
 use super::{Cache, Changing};
 use weft_protocol::InodeNumber;
