@@ -18,6 +18,7 @@ import parts.meta
 import parts.mount
 import parts.nodes
 import parts.scale
+import parts.scans
 import parts.shards
 import parts.shared
 from session import Session
@@ -29,6 +30,7 @@ PARTS = {
     "mount": parts.mount,
     "nodes": parts.nodes,
     "scale": parts.scale,
+    "scans": parts.scans,
     "shared": parts.shared,
     "shards": parts.shards,
 }

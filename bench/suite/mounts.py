@@ -64,11 +64,13 @@ class Sshfs(ForegroundMount):
 
     def __init__(self, session):
         super().__init__(session, "sshfs")
+        # What the mount shows: the directory on tmpfs that the server serves.
+        self.spool = session.make("sshfs-spool")
         self.server = None
 
     def __enter__(self):
         self.install("sshfs", "openssh-server", "openssh-client")
-        keys, spool = self.session.make("ssh"), self.session.make("sshfs-spool")
+        keys = self.session.make("ssh")
         for name in ("host", "user"):
             self.session.call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name)
         port = self._free_port()
@@ -86,7 +88,7 @@ class Sshfs(ForegroundMount):
             options = (f"port={port},IdentityFile={keys}/user,UserKnownHostsFile={keys}/known,IdentitiesOnly=yes,BatchMode=yes,"
                        "kernel_cache,max_conns=2,Ciphers=aes128-gcm@openssh.com,Compression=no,entry_timeout=60,"
                        "attr_timeout=60,dcache_timeout=120")
-            self.mount("sshfs", "-f", "-F", "/dev/null", "-o", options, f"{getpass.getuser()}@127.0.0.1:{spool}", self.point,
+            self.mount("sshfs", "-f", "-F", "/dev/null", "-o", options, f"{getpass.getuser()}@127.0.0.1:{self.spool}", self.point,
                        environment={"SSH_AUTH_SOCK": ""})
         except CellFailed:
             end_group(self.server)

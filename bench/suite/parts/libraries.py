@@ -1,11 +1,10 @@
 """Libraries: the C library and the Python package beside the native client that both are made of."""
 
-import pathlib
-import shutil
 import statistics
 import sys
 
-from rounds import CellFailed, Samples, measure
+from package import ROOT, Package, built
+from rounds import Samples, measure
 from table import Goals, at_least, at_most, gigabytes, ratio, spread, table
 from weft import Weft
 
@@ -18,9 +17,7 @@ REPEATS = 3
 WAYS = {"auto": "descriptor", "tcp": "tcp"}
 GOAL_OF_RATE = 0.95
 GOAL_OF_TIME = 1.10
-HERE = pathlib.Path(__file__).resolve()
-SOURCES = HERE.parents[2] / "libraries"
-ROOT = HERE.parents[3]
+SOURCES = ROOT / "bench" / "libraries"
 
 
 class Rust:
@@ -57,20 +54,14 @@ class C:
 
 
 class Python:
-    """The package, as a wheel would lay it out."""
+    """The package, by the Python that runs the suite."""
 
     def __init__(self, session):
         self.session = session
-        self.place = session.make("python")
-        self.environment = {"PYTHONPATH": str(self.place)}
         self.words = [sys.executable, "-B", SOURCES / "client.py"]
 
     def __enter__(self):
-        native = built(self.session, "libweft_python.so", "weft-python")
-        package = self.place / "weft"
-        shutil.copytree(ROOT / "fronts" / "python" / "python" / "weft", package,
-                        ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(native, package / "_native.abi3.so")
+        self.environment = self.session.service(Package).environment
         self.session.call(sys.executable, "-B", "-c", "import weft", environment=self.environment)
         return self
 
@@ -80,14 +71,6 @@ class Python:
 
 LANGUAGES = {"rust": Rust, "c": C, "python": Python}
 SHOWN = {"rust": "Rust", "c": "C", "python": "Python"}
-
-
-def built(session, file, package):
-    """What cargo made of a package."""
-    path = session.options.binaries / file
-    if not path.exists():
-        raise CellFailed(f"there is no {path}: `cargo build --release -p {package}`")
-    return path
 
 
 def run(session):
