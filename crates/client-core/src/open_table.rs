@@ -25,22 +25,46 @@ pub(crate) struct OpenTable<S: Shell> {
     owing: Idle,
 }
 
-/// Inodes that were closed, oldest first; some are open again or gone.
+/// Inodes that were closed, oldest first.
 struct Idle {
-    inodes: VecDeque<InodeNumber>,
+    /// Each close with its number. Those that are not the inode's latest are skipped.
+    closes: VecDeque<(InodeNumber, u64)>,
+    /// The latest close of each inode that has not been opened again.
+    latest: FixedMap<InodeNumber, u64>,
+    closed: u64,
     max: usize,
 }
 
 impl Idle {
     fn new(max: usize) -> Self {
-        Self { inodes: VecDeque::new(), max }
+        Self { closes: VecDeque::new(), latest: FixedMap::default(), closed: 0, max }
     }
 
-    /// Adds one; returns the oldest if they are too many. An inode that was closed again since stands here once more:
-    /// it is only evicted a little early.
+    /// Adds one, as the latest; returns the oldest if they are too many.
     fn add(&mut self, inode: InodeNumber) -> Option<InodeNumber> {
-        self.inodes.push_back(inode);
-        if self.inodes.len() > self.max { self.inodes.pop_front() } else { None }
+        self.closed += 1;
+        self.latest.insert(inode, self.closed);
+        self.closes.push_back((inode, self.closed));
+        if self.closes.len() > 2 * self.max.max(1) {
+            // As many entries go as there is room for closes until the next time.
+            let latest = &self.latest;
+            self.closes.retain(|(inode, number)| latest.get(inode) == Some(number));
+        }
+        if self.latest.len() <= self.max {
+            return None;
+        }
+        loop {
+            let (oldest, number) = self.closes.pop_front().expect("each inode's latest close is in the queue");
+            if self.latest.get(&oldest) == Some(&number) {
+                self.latest.remove(&oldest);
+                return Some(oldest);
+            }
+        }
+    }
+
+    /// Takes one out that was opened again, or is gone.
+    fn remove(&mut self, inode: InodeNumber) {
+        self.latest.remove(&inode);
     }
 }
 
@@ -65,6 +89,10 @@ impl<S: Shell> OpenTable<S> {
     pub fn take(&mut self, inode: InodeNumber, make: impl FnOnce() -> OpenInode<S>) -> (Arc<OpenInode<S>>, bool) {
         let open = Arc::clone(self.inodes.entry(inode).or_insert_with(|| Arc::new(make())));
         let handles = open.handles.fetch_add(1, Ordering::AcqRel);
+        if handles == 0 {
+            self.idle.remove(inode);
+            self.holding.remove(inode);
+        }
         (open, handles > 0)
     }
 
@@ -93,6 +121,53 @@ impl<S: Shell> OpenTable<S> {
     /// Takes an inode out that nobody has open.
     pub fn drop_idle(&mut self, inode: InodeNumber) -> Option<Arc<OpenInode<S>>> {
         let unused = !self.inodes.get(&inode)?.is_open();
-        if unused { self.inodes.remove(&inode) } else { None }
+        if !unused {
+            return None;
+        }
+        [&mut self.idle, &mut self.holding, &mut self.owing].into_iter().for_each(|idle| idle.remove(inode));
+        self.inodes.remove(&inode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn inode(number: u64) -> InodeNumber {
+        InodeNumber::from_raw(number)
+    }
+
+    #[test]
+    fn few_inodes_that_are_closed_over_and_over_stay() {
+        let mut idle = Idle::new(4);
+        for round in 0..100 {
+            for number in 0..4 {
+                assert_eq!(idle.add(inode(number)), None, "round {round}");
+                idle.remove(inode(number));
+            }
+        }
+        assert!(idle.closes.len() <= 8);
+    }
+
+    proptest! {
+        #[test]
+        fn the_one_closed_longest_ago_goes(
+            max in 0usize..5,
+            steps in prop::collection::vec((any::<bool>(), 0u64..8), 0..200),
+        ) {
+            let (mut idle, mut model) = (Idle::new(max), Vec::new());
+            for (closes, number) in steps {
+                model.retain(|other| *other != number);
+                if closes {
+                    model.push(number);
+                    let oldest = (model.len() > max).then(|| inode(model.remove(0)));
+                    prop_assert_eq!(idle.add(inode(number)), oldest);
+                } else {
+                    idle.remove(inode(number));
+                }
+                prop_assert!(idle.closes.len() <= 2 * max.max(1));
+            }
+        }
     }
 }
