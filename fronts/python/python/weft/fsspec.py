@@ -17,6 +17,7 @@ import io
 import os
 import shutil
 import stat as stat_bits
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +37,12 @@ __all__ = ["WeftFileSystem"]
 _DEPTH = 64
 # What is copied at a time, bytes.
 _COPY_BYTES = 8 << 20
-# Ranges of one file that one thread reads one after the other.
-_RANGES_TOGETHER = 8
+# Ranges of one file that are read one after the other with one open.
+_RANGES_TOGETHER = 16
+# How long ranges are read one after the other, and what each takes at least, until many are read at a time; seconds.
+# What is on this machine takes less than the handover to a thread.
+_PATIENCE = 1e-3
+_SLOW = 50e-6
 
 _R = TypeVar("_R")
 
@@ -50,6 +55,17 @@ def _in_thread(method: Callable[..., _R]) -> Callable[..., Coroutine[Any, Any, _
 
     functools.update_wrapper(call, method)
     return call
+
+
+class _Connection:
+    """A connection and the threads that use it."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self.process = os.getpid()
+        self.fs = fs
+        self.callers = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft")
+        # Callers wait for them.
+        self.readers = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft-reader")
 
 
 class WeftFileSystem(AsyncFileSystem):
@@ -86,15 +102,13 @@ class WeftFileSystem(AsyncFileSystem):
             "write_buffer": write_buffer,
         }
         self._connect = functools.partial(FileSystem, host, **options)
-        self._in_process: tuple[int, FileSystem, ThreadPoolExecutor] | None = None
-        self._connected()
+        self._connection = _Connection(self._connect())
 
-    def _connected(self) -> tuple[int, FileSystem, ThreadPoolExecutor]:
-        """The process's number, its connection and its threads. A forked child has its own."""
-        if self._in_process is None or self._in_process[0] != os.getpid():
-            pool = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft")
-            self._in_process = os.getpid(), self._connect(), pool
-        return self._in_process
+    def _connected(self) -> _Connection:
+        """What this process has: a forked child its own."""
+        if self._connection.process != os.getpid():
+            self._connection = _Connection(self._connect())
+        return self._connection
 
     @property
     def loop(self) -> Any:
@@ -106,10 +120,10 @@ class WeftFileSystem(AsyncFileSystem):
     @property
     def weft(self) -> FileSystem:
         """What it works with."""
-        return self._connected()[1]
+        return self._connected().fs
 
     async def _run(self, call: Callable[[], _R]) -> _R:
-        return await asyncio.get_running_loop().run_in_executor(self._connected()[2], call)
+        return await asyncio.get_running_loop().run_in_executor(self._connected().callers, call)
 
     @property
     def fsid(self) -> str:
@@ -328,7 +342,7 @@ class WeftFileSystem(AsyncFileSystem):
         with self._raw(self._strip_protocol(path), "rb") as file:
             return _range(file, start, end)
 
-    async def _cat_ranges(
+    def cat_ranges(
         self,
         paths: list[str],
         starts: Any,
@@ -338,6 +352,7 @@ class WeftFileSystem(AsyncFileSystem):
         on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
+        """Many ranges of bytes; an error stands in the place of its range, unless ``on_error`` is ``raise``."""
         if not isinstance(paths, list):
             raise TypeError("paths is not a list")
         starts = starts if isinstance(starts, (list, tuple)) else [starts] * len(paths)
@@ -349,27 +364,30 @@ class WeftFileSystem(AsyncFileSystem):
             of_paths.setdefault(self._strip_protocol(path), []).append(index)
         ranges: list[Any] = [None] * len(paths)
 
-        def read(file: File, indices: list[int]) -> None:
-            for index in indices:
-                try:
-                    ranges[index] = _range(file, starts[index], ends[index])
-                except OSError as error:
-                    ranges[index] = error
-
-        async def read_file(path: str, indices: list[int]) -> None:
+        def read(job: tuple[str, list[int]]) -> None:
+            path, indices = job
             try:
-                file = await self._run(functools.partial(self._raw, path, "rb"))
+                with self._raw(path, "rb") as file:
+                    for index in indices:
+                        ranges[index] = _range(file, starts[index], ends[index])
             except OSError as error:
                 for index in indices:
-                    ranges[index] = error
-                return
-            parts = [indices[first : first + _RANGES_TOGETHER] for first in range(0, len(indices), _RANGES_TOGETHER)]
-            try:
-                await asyncio.gather(*(self._run(functools.partial(read, file, part)) for part in parts))
-            finally:
-                await self._run(file.close)
+                    ranges[index] = error if ranges[index] is None else ranges[index]
 
-        await asyncio.gather(*(read_file(path, indices) for path, indices in of_paths.items()))
+        jobs = [
+            (path, indices[first : first + _RANGES_TOGETHER])
+            for path, indices in of_paths.items()
+            for first in range(0, len(indices), _RANGES_TOGETHER)
+        ]
+        begin, done = time.perf_counter(), 0
+        for number, job in enumerate(jobs):
+            read(job)
+            done += len(job[1])
+            passed = time.perf_counter() - begin
+            if passed > _PATIENCE and passed > done * _SLOW:
+                # They come from another machine: then many are asked for at a time.
+                list(self._connected().readers.map(read, jobs[number + 1 :]))
+                break
         errors = [each for each in ranges if isinstance(each, OSError)]
         if errors and on_error != "return":
             raise errors[0]
@@ -478,6 +496,7 @@ class WeftFileSystem(AsyncFileSystem):
     _rm_file = _in_thread(rm_file)
     _mv_file = _in_thread(mv_file)
     _cat_file = _in_thread(cat_file)
+    _cat_ranges = _in_thread(cat_ranges)
     _pipe_file = _in_thread(pipe_file)
     _cp_file = _in_thread(cp_file)
     _get_file = _in_thread(get_file)
@@ -497,6 +516,22 @@ class _Reader(io.BufferedReader):
     def size(self) -> int:
         """Its size."""
         return self._file.size()
+
+    def read_buffer(self, nbytes: int | None = None) -> Any:
+        """What PyArrow reads by: into memory of its own, which it need not clear before."""
+        import pyarrow
+
+        position = self.tell()
+        left = max(self.size - position, 0)
+        length = left if nbytes is None or nbytes < 0 else min(nbytes, left)
+        if length <= self.BUFFER_BYTES:
+            return pyarrow.py_buffer(self.read(length))
+        buffer = pyarrow.allocate_buffer(length, resizable=True)
+        count = self._file.pread_into(buffer, position)
+        if count < length:
+            buffer.resize(count)
+        self.seek(position + count)
+        return buffer
 
 
 class _Writer(io.BufferedWriter):

@@ -610,14 +610,6 @@ def test_a_file_of_all_offsets_is_read_in_parts_and_not_at_once(raw):
     assert raw.tell() == 0 and raw.read(3) == bytes(3)
 
 
-def test_bytes_beyond_the_largest_file_are_refused_when_they_are_written_back(raw):
-    with pytest.raises(OSError) as told:
-        raw.pwrite(b"x", OFFSET_MAX - 1)
-        raw.flush()
-    assert told.value.errno == errno.EFBIG
-    assert raw.size() == 0
-
-
 def test_a_huge_length_reads_what_is_there(raw):
     raw.write(b"abc")
     assert raw.pread(2**62, 0) == b"abc"
