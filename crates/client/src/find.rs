@@ -37,7 +37,8 @@ impl FindError {
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
             Self::NotFound(_) => {
-                "`weft up` starts one, `weft status` lists what runs; another user's opens with a key: WEFT_KEY=FILE"
+                "`weft up` starts one, `weft status` lists what runs; another user's opens with a key: --key FILE or \
+                 WEFT_KEY=FILE"
                     .into()
             }
             Self::Several(_) => "add its name, or write NAME:/path".into(),
