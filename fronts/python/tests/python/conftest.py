@@ -1,6 +1,5 @@
 """What the tests share: the file system that the harness has started, and a directory in it for each test."""
 
-import faulthandler
 import itertools
 import os
 
@@ -9,8 +8,6 @@ import pytest
 import weft
 
 _NUMBERS = itertools.count()
-# Longest test, seconds: then all threads show where they are, and the run ends.
-_PATIENCE = 60
 
 
 @pytest.fixture(scope="session")
@@ -44,11 +41,3 @@ def folder(connection):
 def path(folder):
     """A path at which there is nothing yet."""
     return f"{folder}/file"
-
-
-@pytest.fixture(autouse=True)
-def watchdog():
-    """Ends a run that hangs."""
-    faulthandler.dump_traceback_later(_PATIENCE, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
