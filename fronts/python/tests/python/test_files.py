@@ -849,6 +849,8 @@ def test_an_interrupt_ends_the_wait_for_a_lock_which_is_not_held_then(raw, their
 
     thread = threading.Thread(target=interrupt)
     thread.start()
+    # A program that a shell has put into the background ignores it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     interval = sys.getswitchinterval()
     # The thread goes on when this one gives up the interpreter's lock, as it waits.
     sys.setswitchinterval(1000)
@@ -858,6 +860,7 @@ def test_an_interrupt_ends_the_wait_for_a_lock_which_is_not_held_then(raw, their
             raw.lock()
         took = time.monotonic() - sent[0]
     finally:
+        signal.signal(signal.SIGINT, handler)
         sys.setswitchinterval(interval)
         thread.join()
     assert took < 1
