@@ -71,7 +71,11 @@ impl Area {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         device.read_at(place.start, &mut block).map_err(at("read the head of a tree"))?;
         let head = Head::decode(&block).ok_or_else(|| Error::Damaged("the head of a tree".to_owned()))?;
-        Ok(Arc::new(Self::new(device, place, is_sparse, head)))
+        let area = Self::new(device, place, is_sparse, head);
+        if lock(&area.head).length > area.bytes_max() {
+            return Err(Error::Damaged("the head of a tree: a length beyond its place".to_owned()));
+        }
+        Ok(Arc::new(area))
     }
 
     fn new(device: Arc<dyn Device>, place: Range<u64>, is_sparse: bool, head: Head) -> Self {
@@ -165,24 +169,45 @@ impl Area {
         let mut buffer = AlignedBuffer::new(64 * BLOCK_BYTES);
         let mut wrong = Vec::new();
         let end = lock(&self.head).length.div_ceil(BLOCK).max(1);
-        for part in by_group(1..end) {
+        let mut from = 0;
+        while let Some(group) = self.next_group_with_data(from, end) {
+            let first = 1 + group * GROUP_BLOCKS;
+            let part = first..(first + GROUP_BLOCKS).min(end);
             for first in part.clone().step_by(64) {
-                let blocks = first..part.end.min(first + 64);
-                let into = &mut buffer[..as_index((blocks.end - first) * BLOCK)];
-                if let Ok(found) = self.compare(blocks.clone(), into) {
-                    wrong.extend(found);
-                    continue;
-                }
-                // Of what cannot be read together, what can be read alone.
-                for block in blocks {
-                    match self.compare(block..block + 1, &mut buffer[..BLOCK_BYTES]) {
-                        Ok(found) => wrong.extend(found),
-                        Err(_) => wrong.push(block),
-                    }
-                }
+                self.wrong_among(first..part.end.min(first + 64), &mut buffer, &mut wrong);
             }
+            from = group + 1;
         }
         wrong
+    }
+
+    /// The first group from `from` on where the device has more than zeros, of a file with so many blocks. A damaged
+    /// head may claim a length of which next to nothing was written, and groups of zeros are right.
+    fn next_group_with_data(&self, from: u64, blocks: u64) -> Option<u64> {
+        let groups = (blocks - 1).div_ceil(GROUP_BLOCKS);
+        if from >= groups {
+            return None;
+        }
+        let end = self.table_at(groups).min(self.place.end);
+        // What is damaged below the tree is told of by those who look at it there.
+        let data = self.device.data_within(self.table_at(from)..end).ok()??;
+        Some(from + (data.start - self.table_at(from)) / ((GROUP_BLOCKS + 1) * BLOCK))
+    }
+
+    /// Adds those of up to 64 blocks of one group that cannot be read or do not match.
+    fn wrong_among(&self, blocks: Range<u64>, buffer: &mut AlignedBuffer, wrong: &mut Vec<u64>) {
+        let bytes = as_index((blocks.end - blocks.start) * BLOCK);
+        if let Ok(found) = self.compare(blocks.clone(), &mut buffer[..bytes]) {
+            wrong.extend(found);
+            return;
+        }
+        // Of what cannot be read together, what can be read alone.
+        for block in blocks {
+            match self.compare(block..block + 1, &mut buffer[..BLOCK_BYTES]) {
+                Ok(found) => wrong.extend(found),
+                Err(_) => wrong.push(block),
+            }
+        }
     }
 
     /// Reads whole blocks of one group, and returns those that do not match their checksums.

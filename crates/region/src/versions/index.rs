@@ -474,4 +474,10 @@ impl Device for Window {
         let first = self.own.start + place;
         self.layer.trim(first..first + bytes).map_err(as_io)
     }
+
+    fn data_within(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+        let start = self.own.start;
+        let data = self.layer.data_ranges(start + range.start..start + range.end).map_err(as_io)?;
+        Ok(data.first().map(|data| data.start - start..data.end - start))
+    }
 }
