@@ -6,7 +6,9 @@
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_fuzz::corpus::{golden, kept, seeds, to_hex};
 use weft_fuzz::mutate::mutated;
@@ -23,6 +25,28 @@ const CLAIMED_BYTES_MAX: usize = 3 << 20;
 const GROWTH_MAX: usize = 400;
 /// Mutations that meant something, kept to be mutated again.
 const POOL_MAX: usize = 512;
+/// An input that takes longer hangs its target: the slowest take milliseconds.
+const INPUT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// The input that a target has now, and since when.
+static PRESENT: Mutex<Option<(Instant, String, Vec<u8>)>> = Mutex::new(None);
+
+/// Says which input hangs its target and ends the program: nothing else ends a test that never returns.
+fn watch_for_hangs() {
+    std::thread::spawn(|| {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            let present = PRESENT.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((since, name, bytes)) = &*present
+                && since.elapsed() > INPUT_TIME_MAX
+            {
+                // Not `eprintln!`, whose words are kept until the test ends.
+                let _ = writeln!(std::io::stderr(), "target {name} hangs with:\n{}", to_hex(bytes));
+                std::process::abort();
+            }
+        }
+    });
+}
 
 fn seconds() -> f64 {
     std::env::var("WEFT_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0)
@@ -35,6 +59,7 @@ fn seed() -> u64 {
 
 /// Runs a target on bytes; on a panic, says how to get it again. Returns whether the bytes meant something.
 fn tried(name: &str, target: Target, seed: u64, bytes: &[u8]) -> bool {
+    *PRESENT.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), name.to_owned(), bytes.to_vec()));
     let region = Region::new(ALLOCATOR);
     match catch_unwind(AssertUnwindSafe(|| target(bytes))) {
         Ok(meant) => {
@@ -58,6 +83,7 @@ fn tried(name: &str, target: Target, seed: u64, bytes: &[u8]) -> bool {
 /// One test, so that nothing else allocates while it counts.
 #[test]
 fn every_decoder_takes_any_bytes() {
+    watch_for_hangs();
     for (name, target) in TARGETS {
         for (path, bytes) in kept(name).expect("the corpus") {
             println!("{name}: {}", path.display());
