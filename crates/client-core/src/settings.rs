@@ -13,7 +13,7 @@ use crate::files::Files;
 use crate::shell::Shell;
 use weft_protocol::{
     Attributes, Credentials, Error, FileKind, InheritedChange, InodeNumber, Result, StripePlan, XattrExpectation,
-    XattrName,
+    XattrName, XattrValue,
 };
 
 const LAYOUT: &[u8] = b"weft.layout";
@@ -56,7 +56,7 @@ impl Placement {
     }
 }
 
-/// What programs know as an extended attribute.
+/// Name of what programs know as an extended attribute: one that is stored, or a setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum XattrKey {
     /// One that is stored with the inode.
@@ -124,17 +124,43 @@ fn parse_size(text: &str) -> Option<u64> {
 }
 
 impl<S: Shell> Files<S> {
-    /// The value of a setting. No message where a lease on the inode's attributes is held.
-    pub async fn setting(&self, who: &Credentials, inode: InodeNumber, setting: Setting) -> Result<String> {
-        setting.of(&self.attributes(who, inode).await?.attributes)
+    /// Value of an extended attribute or a setting. [`Error::NoXattr`]: it is not there, or is not the caller's to
+    /// see. A setting costs no message where a lease on the inode's attributes is held; for others see `get_xattr`.
+    pub async fn value_of(&self, who: &Credentials, inode: InodeNumber, key: &XattrKey) -> Result<Vec<u8>> {
+        match key {
+            XattrKey::Kept(name) => Ok(self.get_xattr(who, inode, name).await?.as_bytes().to_vec()),
+            XattrKey::Setting(setting) => Ok(setting.of(&self.attributes(who, inode).await?.attributes)?.into_bytes()),
+        }
     }
 
-    /// Changes a setting.
+    /// Sets an extended attribute, or changes a setting.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: not a value that it may have, or an inode of a kind that has no such setting;
-    /// [`Error::NotEmpty`]: a file that has bytes keeps its layout; [`Error::InUse`]: others have the file open.
-    pub async fn change_setting(
+    /// [`Error::Exists`], [`Error::NoXattr`]: not as expected. For a setting, [`Error::Invalid`]: not a value that it
+    /// may have, or an inode of a kind that has no such setting; [`Error::NotEmpty`]: a file that has bytes keeps its
+    /// layout; [`Error::InUse`]: others have the file open.
+    pub async fn set_value(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+        (key, value): (&XattrKey, &XattrValue),
+        expects: XattrExpectation,
+    ) -> Result<()> {
+        match key {
+            XattrKey::Kept(name) => self.set_xattr(who, inode, name, value, expects).await,
+            XattrKey::Setting(setting) => self.change_setting(who, inode, (*setting, value.as_bytes()), expects).await,
+        }
+    }
+
+    /// Removes an extended attribute. [`Error::NotPermitted`]: a setting always has a value.
+    pub async fn remove_value(&self, who: &Credentials, inode: InodeNumber, key: &XattrKey) -> Result<()> {
+        match key {
+            XattrKey::Kept(name) => self.remove_xattr(who, inode, name).await,
+            XattrKey::Setting(_) => Err(Error::NotPermitted),
+        }
+    }
+
+    async fn change_setting(
         &self,
         who: &Credentials,
         inode: InodeNumber,

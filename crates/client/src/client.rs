@@ -14,7 +14,7 @@ use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use weft_client_core::{
-    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Placement, Setting, Tuning,
+    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Placement, Tuning, XattrKey,
 };
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
@@ -212,51 +212,35 @@ impl Client {
         block_on(self.files().relocate(who, inode, destination, pace))
     }
 
-    /// The value of an extended attribute of the namespace `user` or `trusted`.
-    pub fn get_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrName) -> Result<XattrValue> {
-        block_on(self.files().get_xattr(who, inode, name))
+    /// Value of an extended attribute or a setting.
+    pub fn value_of(&self, who: &Credentials, inode: InodeNumber, key: &XattrKey) -> Result<Vec<u8>> {
+        block_on(self.files().value_of(who, inode, key))
     }
 
-    /// Names of extended attributes.
+    /// Names of extended attributes. Settings are not among them.
     pub fn list_xattrs(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<XattrName>> {
         block_on(self.files().list_xattrs(who, inode))
     }
 
-    /// The value of a setting that programs know as an extended attribute.
-    pub fn setting(&self, who: &Credentials, inode: InodeNumber, setting: Setting) -> Result<String> {
-        block_on(self.files().setting(who, inode, setting))
-    }
-
-    /// Changes such a setting.
+    /// Sets an extended attribute, or changes a setting.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: not a value that it may have, or an inode of a kind that has no such setting;
-    /// [`Error::NotEmpty`]: a file that has bytes keeps its layout; [`Error::InUse`]: others have the file open.
-    pub fn change_setting(
+    /// [`Error::Exists`], [`Error::NoXattr`]: not as expected. For a setting, [`Error::Invalid`]: not a value that it
+    /// may have, or an inode of a kind that has no such setting; [`Error::NotEmpty`]: a file that has bytes keeps its
+    /// layout; [`Error::InUse`]: others have the file open.
+    pub fn set_value(
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        (setting, value): (Setting, &[u8]),
+        key_and_value: (&XattrKey, &XattrValue),
         expects: XattrExpectation,
     ) -> Result<()> {
-        block_on(self.files().change_setting(who, inode, (setting, value), expects))
+        block_on(self.files().set_value(who, inode, key_and_value, expects))
     }
 
-    /// Sets an extended attribute.
-    pub fn set_xattr(
-        &self,
-        who: &Credentials,
-        inode: InodeNumber,
-        name: &XattrName,
-        value: &XattrValue,
-        expects: XattrExpectation,
-    ) -> Result<()> {
-        block_on(self.files().set_xattr(who, inode, name, value, expects))
-    }
-
-    /// Removes an extended attribute.
-    pub fn remove_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrName) -> Result<()> {
-        block_on(self.files().remove_xattr(who, inode, name))
+    /// Removes an extended attribute. [`Error::NotPermitted`]: a setting always has a value.
+    pub fn remove_value(&self, who: &Credentials, inode: InodeNumber, key: &XattrKey) -> Result<()> {
+        block_on(self.files().remove_value(who, inode, key))
     }
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node.

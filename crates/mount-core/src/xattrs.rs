@@ -34,11 +34,7 @@ impl<M: MountShell> Mount<M> {
         name: &XattrKey,
         room: u32,
     ) -> Result<XattrReply> {
-        let value = match name {
-            XattrKey::Kept(name) => self.client.get_xattr(who, inode, name).await?.as_bytes().to_vec(),
-            XattrKey::Setting(setting) => self.client.setting(who, inode, *setting).await?.into_bytes(),
-        };
-        XattrReply::of(value, room)
+        XattrReply::of(self.client.value_of(who, inode, name).await?, room)
     }
 
     /// Names, each with a zero after it.
@@ -56,23 +52,14 @@ impl<M: MountShell> Mount<M> {
         &self,
         who: &Credentials,
         inode: InodeNumber,
-        (name, value): (&XattrKey, &XattrValue),
+        name_and_value: (&XattrKey, &XattrValue),
         expects: XattrExpectation,
     ) -> Result<()> {
-        match name {
-            XattrKey::Kept(name) => self.client.set_xattr(who, inode, name, value, expects).await,
-            XattrKey::Setting(setting) => {
-                self.client.change_setting(who, inode, (*setting, value.as_bytes()), expects).await
-            }
-        }
+        self.client.set_value(who, inode, name_and_value, expects).await
     }
 
-    /// A setting is there always: it cannot be removed.
     pub async fn remove_xattr(&self, who: &Credentials, inode: InodeNumber, name: &XattrKey) -> Result<()> {
-        match name {
-            XattrKey::Kept(name) => self.client.remove_xattr(who, inode, name).await,
-            XattrKey::Setting(_) => Err(Error::NotPermitted),
-        }
+        self.client.remove_value(who, inode, name).await
     }
 }
 

@@ -1,9 +1,20 @@
-//! Extended attributes, of those that are kept and of those that are settings.
+//! Extended attributes.
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::place::Place;
+use std::ffi::c_int;
 use weft_client::XattrKey;
 use weft_protocol::{InodeNumber, XattrExpectation, XattrValue};
+
+/// What the flags of `setxattr` expect: `XATTR_CREATE`, `XATTR_REPLACE`, or none.
+pub fn expectation(flags: c_int) -> Outcome<XattrExpectation> {
+    match flags {
+        0 => Ok(XattrExpectation::default()),
+        libc::XATTR_CREATE => Ok(XattrExpectation { absent: true, present: false }),
+        libc::XATTR_REPLACE => Ok(XattrExpectation { absent: false, present: true }),
+        _ => Err(Failure::invalid(format!("flags {flags:#x}: XATTR_CREATE or XATTR_REPLACE"))),
+    }
+}
 
 impl Place<'_> {
     fn named(&self, name: &[u8]) -> Outcome<(InodeNumber, XattrKey)> {
@@ -19,25 +30,14 @@ impl Place<'_> {
     /// A value.
     pub fn xattr(&self, name: &[u8]) -> Outcome<Vec<u8>> {
         let (inode, key) = self.named(name)?;
-        let (client, who) = (&self.fs.client, &self.fs.who);
-        let value = match key {
-            XattrKey::Kept(name) => client.get_xattr(who, inode, &name).map(|value| value.as_bytes().to_vec()),
-            XattrKey::Setting(setting) => client.setting(who, inode, setting).map(String::into_bytes),
-        };
-        value.explain(|| self.of(name))
+        self.fs.client.value_of(&self.fs.who, inode, &key).explain(|| self.of(name))
     }
 
     /// Sets a value.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], expects: XattrExpectation) -> Outcome {
         let (inode, key) = self.named(name)?;
-        let (client, who) = (&self.fs.client, &self.fs.who);
-        let set = match key {
-            XattrKey::Kept(name) => {
-                XattrValue::new(value).and_then(|value| client.set_xattr(who, inode, &name, &value, expects))
-            }
-            XattrKey::Setting(setting) => client.change_setting(who, inode, (setting, value), expects),
-        };
-        set.explain(|| self.of(name))
+        let value = XattrValue::new(value).explain(|| self.of(name))?;
+        self.fs.client.set_value(&self.fs.who, inode, (&key, &value), expects).explain(|| self.of(name))
     }
 
     /// The names of those that have a value.
@@ -50,13 +50,7 @@ impl Place<'_> {
 
     /// Removes a value.
     pub fn remove_xattr(&self, name: &[u8]) -> Outcome {
-        match self.named(name)? {
-            (inode, XattrKey::Kept(key)) => {
-                self.fs.client.remove_xattr(&self.fs.who, inode, &key).explain(|| self.of(name))
-            }
-            (_, XattrKey::Setting(_)) => {
-                Err(Failure::new(libc::EPERM, format!("{} is a setting: it can only be set", self.of(name))))
-            }
-        }
+        let (inode, key) = self.named(name)?;
+        self.fs.client.remove_value(&self.fs.who, inode, &key).explain(|| self.of(name))
     }
 }

@@ -140,6 +140,11 @@ static void attributes(const char *file_system)
     CHECK(memcmp(value, "user.a", 7) == 0);
     EXPECT(0, weft_removexattr(fs, "/attributes", "user.a"));
     EXPECT(-ENODATA, weft_getxattr(fs, "/attributes", "user.a", value, sizeof value));
+    static const char large[(64 << 10) + 1];
+    EXPECT(-E2BIG, weft_setxattr(fs, "/attributes", "user.a", large, sizeof large, 0));
+    EXPECT(-E2BIG, weft_setxattr(fs, "/attributes", "weft.layout", large, sizeof large, 0));
+    EXPECT(-EINVAL, weft_setxattr(fs, "/attributes", "user.a", "", 0, XATTR_CREATE | XATTR_REPLACE));
+    EXPECT(-EPERM, weft_removexattr(fs, "/attributes", "weft.layout"));
     EXPECT(0, weft_close(root));
     EXPECT(0, weft_unlink(fs, "/attributes"));
     EXPECT(0, weft_disconnect(fs));
