@@ -44,7 +44,7 @@ pub use invalidator::Invalidator;
 pub use key_file::KeyFile;
 pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
-pub use space::FileSystemSpace;
+pub use space::{FileSystemSpace, StatFs};
 pub use weft_client_core::{
     Destination, DirectoryListing, Entry, Location, LockRequest, Placement, STRIPE_BYTES_UNIT, Setting, XattrKey, may,
     parse_layout, stripe_plan,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_client_core::Files;
+use weft_protocol::limits::NAME_BYTES_MAX;
 use weft_protocol::message::storage::{Space, StorageAnswer, StorageRequest};
 use weft_protocol::{Error, NodeId, NodeIdentity, Result};
 
@@ -25,6 +26,38 @@ pub struct FileSystemSpace {
     /// Objects: one of each file that was written, several of a striped one.
     pub files: u64,
     pub nodes: Vec<(NodeId, Result<Space>)>,
+}
+
+/// Space as `statfs` and `statvfs` report it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Unit of `blocks` and `blocks_free`.
+    pub block_bytes: u32,
+    pub blocks: u64,
+    pub blocks_free: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    pub name_bytes_max: u32,
+}
+
+impl FileSystemSpace {
+    /// Unit in which `statfs` reports space.
+    const BLOCK_BYTES: u32 = 4096;
+    /// Inodes that `statfs` reports as free: nothing limits them, each shard has numbers for 2^48.
+    const INODES_FREE: u64 = 1 << 32;
+
+    /// The fields of `statfs` and `statvfs`.
+    pub fn statfs(&self) -> StatFs {
+        let blocks = |bytes: u64| bytes / u64::from(Self::BLOCK_BYTES);
+        StatFs {
+            block_bytes: Self::BLOCK_BYTES,
+            blocks: blocks(self.total),
+            blocks_free: blocks(self.free),
+            inodes: self.files.saturating_add(Self::INODES_FREE),
+            inodes_free: Self::INODES_FREE,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        }
+    }
 }
 
 impl Client {
@@ -115,6 +148,15 @@ mod tests {
             assert_eq!(waiting.join().expect("ended"), Ok(space));
         });
         assert_eq!(question.wait(Instant::now()), Ok(space), "for those who come later, too");
+    }
+
+    #[test]
+    fn statfs_counts_whole_blocks_and_always_has_free_inodes() {
+        let told = FileSystemSpace { total: 3 * 4096, free: 4095, files: 7, nodes: Vec::new() }.statfs();
+        assert_eq!((told.block_bytes, told.blocks, told.blocks_free), (4096, 3, 0));
+        assert_eq!(told.inodes - told.inodes_free, 7, "those in use");
+        let full = FileSystemSpace { files: u64::MAX, ..FileSystemSpace::default() }.statfs();
+        assert_eq!((full.inodes, full.inodes_free), (u64::MAX, 1 << 32));
     }
 
     #[test]

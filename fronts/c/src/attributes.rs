@@ -5,7 +5,7 @@ use crate::connection::FsHandle;
 use crate::handles::FileHandle;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_uint};
-use weft_library::{BLOCK_BYTES, Failure, FileSystem, Outcome, PREFERRED_IO_BYTES, Place};
+use weft_library::{BLOCK_BYTES, Failure, FileSystem, Outcome, PREFERRED_IO_BYTES, Place, mode, permission_bits};
 use weft_protocol::{AttributeChanges, Attributes, TimeChange, Timestamp};
 
 /// In a second.
@@ -21,7 +21,7 @@ pub fn tell(told: &mut libc::statx, fs: &FileSystem, attributes: &Attributes) {
     told.stx_blksize = PREFERRED_IO_BYTES;
     told.stx_nlink = attributes.links;
     (told.stx_uid, told.stx_gid) = (attributes.uid, attributes.gid);
-    told.stx_mode = u16::try_from(weft_library::mode(attributes)).expect("types are the upper 4 of 16 bits");
+    told.stx_mode = u16::try_from(mode(attributes)).expect("types are the upper 4 of 16 bits");
     told.stx_ino = attributes.inode.raw();
     told.stx_size = attributes.size;
     told.stx_blocks = attributes.size.div_ceil(BLOCK_BYTES);
@@ -106,10 +106,8 @@ fn change(fs: FsHandle, path: *const c_char, verb: &str, changes: &AttributeChan
 /// See `weft.h`.
 #[unsafe(no_mangle)]
 extern "C" fn weft_chmod(fs: FsHandle, path: *const c_char, mode: libc::mode_t) -> c_int {
-    status(|| {
-        let mode = u16::try_from(mode & 0o7777).expect("12 bits");
-        change(fs, path, "chmod", &AttributeChanges { mode: Some(mode), ..AttributeChanges::default() })
-    })
+    let mode = Some(permission_bits(mode));
+    status(|| change(fs, path, "chmod", &AttributeChanges { mode, ..AttributeChanges::default() }))
 }
 
 /// See `weft.h`.

@@ -8,8 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
-use weft_library::{Failure, FileSystem, Outcome, Process, Settings, Space};
-use weft_protocol::limits::NAME_BYTES_MAX;
+use weft_library::{Failure, FileSystem, Outcome, Process, Settings};
 
 impl Kind for FileSystem {
     const NUMBER: usize = 1;
@@ -96,13 +95,13 @@ extern "C" fn weft_disconnect(fs: FsHandle) -> c_int {
 extern "C" fn weft_statvfs(fs: FsHandle, space: Option<&mut libc::statvfs>) -> c_int {
     status(|| {
         let (fs, space) = (fs.get()?, raw::required(space, "space")?);
-        let told = fs.space()?;
+        let told = fs.statfs()?;
         // SAFETY: integers, of which any are values.
         *space = unsafe { std::mem::zeroed() };
-        (space.f_bsize, space.f_frsize) = (Space::BLOCK_BYTES, Space::BLOCK_BYTES);
-        (space.f_blocks, space.f_bfree, space.f_bavail) = (told.blocks, told.free, told.free);
-        (space.f_files, space.f_ffree, space.f_favail) = (told.files, Space::FILES_FREE, Space::FILES_FREE);
-        space.f_namemax = NAME_BYTES_MAX as u64;
+        (space.f_bsize, space.f_frsize) = (told.block_bytes.into(), told.block_bytes.into());
+        (space.f_blocks, space.f_bfree, space.f_bavail) = (told.blocks, told.blocks_free, told.blocks_free);
+        (space.f_files, space.f_ffree, space.f_favail) = (told.inodes, told.inodes_free, told.inodes_free);
+        space.f_namemax = told.name_bytes_max.into();
         Ok(())
     })
 }

@@ -85,17 +85,11 @@ fn check(extents: &[Extent]) -> Outcome {
 /// Each has memory of its length, or NULL, which nobody else uses meanwhile.
 pub unsafe fn read(file: &OpenFile, extents: &[Extent]) -> Outcome<usize> {
     check(extents)?;
-    let mut sum = 0;
-    for extent in extents {
-        // SAFETY: as above.
+    file.read_list(extents.iter().map(|extent| {
+        // SAFETY: as above; of extents that share memory, the list uses one after the other.
         let memory = unsafe { raw::slice_mut(extent.memory.cast(), extent.length, "the memory of an extent") }?;
-        let count = file.read(memory, extent.range()?)?;
-        sum += count;
-        if count < extent.length {
-            break;
-        }
-    }
-    Ok(sum)
+        Ok((memory, extent.range()?))
+    }))
 }
 
 /// Writes all extents. Returns the sum of bytes.
@@ -104,14 +98,11 @@ pub unsafe fn read(file: &OpenFile, extents: &[Extent]) -> Outcome<usize> {
 /// Each has memory of its length, or NULL, which nobody changes meanwhile.
 pub unsafe fn write(file: &OpenFile, extents: &[Extent]) -> Outcome<usize> {
     check(extents)?;
-    let mut sum = 0;
-    for extent in extents {
+    file.write_list(extents.iter().map(|extent| {
         // SAFETY: as above.
-        let memory = unsafe { raw::slice(extent.memory.cast(), extent.length, "the memory of an extent") }?;
-        file.write(memory, extent.range()?)?;
-        sum += extent.length;
-    }
-    Ok(sum)
+        let bytes = unsafe { raw::slice(extent.memory.cast(), extent.length, "the memory of an extent") }?;
+        Ok((bytes, extent.range()?))
+    }))
 }
 
 /// As [`write`], of extents that follow one another: a file that appends gets them in one piece.

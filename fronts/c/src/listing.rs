@@ -5,9 +5,11 @@ use crate::border::{count, status};
 use crate::handles::FileHandle;
 use crate::raw;
 use std::ffi::{c_int, c_uint};
-use weft_library::{Cursor, Failure, FileSystem};
-use weft_protocol::FileKind;
+use weft_library::{Cursor, Failure, FileSystem, file_type};
 use weft_protocol::message::shard::DirectoryEntry;
+
+/// Where the file type begins in `st_mode`: `d_type` is without the bits below, as by `IFTODT`.
+const FILE_TYPE_SHIFT: u32 = libc::S_IFMT.trailing_zeros();
 
 /// `struct weft_dirent`.
 #[repr(C)]
@@ -24,11 +26,7 @@ fn store(fs: &FileSystem, entry: &DirectoryEntry, into: &mut Dirent) {
     // SAFETY: integers, of which any are values.
     *into = unsafe { std::mem::zeroed() };
     into.ino = entry.inode.raw();
-    into.kind = u32::from(match entry.kind {
-        FileKind::Regular => libc::DT_REG,
-        FileKind::Directory => libc::DT_DIR,
-        FileKind::Symlink => libc::DT_LNK,
-    });
+    into.kind = file_type(entry.kind) >> FILE_TYPE_SHIFT;
     let name = entry.name.as_bytes();
     into.name[..name.len()].copy_from_slice(name);
     if let Some(attributes) = &entry.attributes {

@@ -4,8 +4,7 @@ use crate::border::{count, status};
 use crate::connection::FsHandle;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_void};
-use weft_library::{Failure, Outcome, Place};
-use weft_protocol::XattrExpectation;
+use weft_library::{Failure, Outcome, Place, expectation};
 
 /// Stores a value, or tells its length where there is no room.
 fn store(value: &[u8], into: &mut [u8], what: impl FnOnce() -> String) -> Outcome<usize> {
@@ -56,13 +55,7 @@ extern "C" fn weft_setxattr(
             let place = Place::new(&fs, raw::text(path, "path")?);
             (place, raw::text(name, "name")?, raw::slice(value.cast::<u8>(), length, "value")?)
         };
-        let expects = match flags {
-            0 => XattrExpectation::default(),
-            libc::XATTR_CREATE => XattrExpectation { absent: true, present: false },
-            libc::XATTR_REPLACE => XattrExpectation { absent: false, present: true },
-            _ => return Err(Failure::invalid(format!("flags {flags:#x}: XATTR_CREATE or XATTR_REPLACE"))),
-        };
-        place.set_xattr(name, value, expects)
+        place.set_xattr(name, value, expectation(flags)?)
     })
 }
 

@@ -29,16 +29,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weft_client::waits::work_for;
-use weft_client::{Entry, LockRequest, block_on};
+use weft_client::{Entry, LockRequest, StatFs, block_on};
 use weft_mount_core::{Found, Make, NotTaken, Shown};
-use weft_protocol::limits::NAME_BYTES_MAX;
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{AttributeChanges, Error, FileKind, InodeNumber, LockRange, RangeLock, Result};
-
-/// Unit in which space is told.
-const SPACE_BLOCK_BYTES: u64 = 4096;
-/// Inodes that are told to be free: there are 2^48 of them in each shard.
-const INODES_FREE: u64 = 1 << 32;
 
 thread_local! {
     /// Where a read puts its bytes on the way to the kernel. Grows to the largest read, which the kernel limits.
@@ -535,10 +529,18 @@ impl Filesystem for MountedFilesystem {
     fn statfs(&self, request: &Request, _: INodeNo, reply: ReplyStatfs) {
         self.run(request, Wait::KeepsWrites, move |front| match front.client.space() {
             Ok(space) => {
-                let (total, free) = (space.total / SPACE_BLOCK_BYTES, space.free / SPACE_BLOCK_BYTES);
-                let inodes = space.files.saturating_add(INODES_FREE);
-                let block = SPACE_BLOCK_BYTES as u32;
-                reply.statfs(total, free, free, inodes, INODES_FREE, block, NAME_BYTES_MAX as u32, block);
+                let StatFs { block_bytes, blocks, blocks_free, inodes, inodes_free, name_bytes_max } = space.statfs();
+                let (blocks_available, fragment_bytes) = (blocks_free, block_bytes);
+                reply.statfs(
+                    blocks,
+                    blocks_free,
+                    blocks_available,
+                    inodes,
+                    inodes_free,
+                    block_bytes,
+                    name_bytes_max,
+                    fragment_bytes,
+                );
             }
             Err(error) => reply.error(failed("statfs", &error)),
         });

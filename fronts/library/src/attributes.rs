@@ -3,22 +3,12 @@
 use crate::failure::{Explain, Outcome};
 use crate::open_file::OpenFile;
 use crate::place::Place;
-use weft_protocol::{AttributeChanges, Attributes, Error, FileKind};
+use weft_protocol::{AttributeChanges, Attributes, Error};
 
 /// What programs read and write at a time through their own buffers: `st_blksize`.
 pub const PREFERRED_IO_BYTES: u32 = 128 << 10;
 /// Unit of `st_blocks`, bytes.
 pub const BLOCK_BYTES: u64 = 512;
-
-/// Type and permissions, as in `st_mode`.
-pub fn mode(attributes: &Attributes) -> u32 {
-    let kind = match attributes.kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-    };
-    kind | u32::from(attributes.mode & 0o7777)
-}
 
 impl Place<'_> {
     /// Attributes of what is there.

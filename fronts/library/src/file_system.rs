@@ -2,12 +2,13 @@
 
 use crate::failure::{Explain, Failure, Outcome};
 use crate::forks::{self, Process};
+use crate::mode::permission_bits;
 use crate::signals;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
-use weft_client::{Client, ClientOptions, FindError, Instance, Way};
+use weft_client::{Client, ClientOptions, FindError, Instance, StatFs, Way};
 use weft_protocol::hash::spread;
 use weft_protocol::{Credentials, Error};
 
@@ -24,21 +25,6 @@ pub struct FileSystem {
     /// Tells the files of several file systems apart, as a device does: the same for all that connect to one.
     pub number: u32,
     made_in: Process,
-}
-
-/// What `statvfs` tells.
-pub struct Space {
-    pub blocks: u64,
-    pub free: u64,
-    /// Those that there are, and those that there may be.
-    pub files: u64,
-}
-
-impl Space {
-    /// Unit of space.
-    pub const BLOCK_BYTES: u64 = 4096;
-    /// There is no limit: as many as a program may want to hear of.
-    pub const FILES_FREE: u64 = 1 << 32;
 }
 
 /// How to connect, apart from the name.
@@ -110,8 +96,7 @@ impl FileSystem {
 
     /// Permissions of what is made with this mode.
     pub fn permissions(&self, mode: libc::mode_t) -> u16 {
-        let mode = u16::try_from(mode & 0o7777).expect("12 bits");
-        mode & !self.umask
+        permission_bits(mode) & !self.umask
     }
 
     /// The process that connected.
@@ -119,14 +104,13 @@ impl FileSystem {
         self.made_in
     }
 
-    /// Space of the stores that answer; of none a failure.
-    pub fn space(&self) -> Outcome<Space> {
+    /// Space of the storage servers that answer; a failure if none does.
+    pub fn statfs(&self) -> Outcome<StatFs> {
         let told = self.client.space().explain(|| "statvfs")?;
         if told.nodes.iter().all(|(_, answer)| answer.is_err()) {
             return Err(Error::Unreachable).explain(|| "statvfs");
         }
-        let (blocks, free) = (told.total / Space::BLOCK_BYTES, told.free / Space::BLOCK_BYTES);
-        Ok(Space { blocks, free, files: told.files.saturating_add(Space::FILES_FREE) })
+        Ok(told.statfs())
     }
 }
 

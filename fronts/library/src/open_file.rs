@@ -168,6 +168,33 @@ impl OpenFile {
         self.file()?.read_at(memory, offset).explain(|| format!("read {length} bytes at offset {offset}"))
     }
 
+    /// Reads the pieces, each its memory and an offset, in order until the end of the file cuts one. Returns the sum of
+    /// bytes. A piece is taken from the iterator when the ones before are done: its memory may overlap theirs.
+    pub fn read_list<'a>(&self, pieces: impl Iterator<Item = Outcome<(&'a mut [u8], u64)>>) -> Outcome<usize> {
+        let mut sum = 0;
+        for piece in pieces {
+            let (memory, offset) = piece?;
+            let length = memory.len();
+            let count = self.read(memory, offset)?;
+            sum += count;
+            if count < length {
+                break;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Writes the pieces, each its bytes and an offset, in order. Returns the sum of bytes.
+    pub fn write_list<'a>(&self, pieces: impl Iterator<Item = Outcome<(&'a [u8], u64)>>) -> Outcome<usize> {
+        let mut sum = 0;
+        for piece in pieces {
+            let (bytes, offset) = piece?;
+            self.write(bytes, offset)?;
+            sum += bytes.len();
+        }
+        Ok(sum)
+    }
+
     fn lock_position(&self) -> MutexGuard<'_, u64> {
         self.position.lock().unwrap_or_else(PoisonError::into_inner)
     }

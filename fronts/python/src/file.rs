@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
-use weft_library::{Explain, OpenFile, Outcome};
+use weft_library::{Explain, OpenFile};
 
 /// Longest read that is made room for before the size of the file is known, bytes.
 const ROOM_UNASKED: usize = 128 << 10;
@@ -76,16 +76,6 @@ impl PyFile {
 /// What Python passes as an offset or a length.
 fn unsigned(number: i64, what: &str) -> PyResult<u64> {
     u64::try_from(number).map_err(|_| PyValueError::new_err(format!("negative {what}: {number}")))
-}
-
-/// Writes all, in order.
-fn write_all(file: &OpenFile, pieces: &[(&[u8], u64)]) -> Outcome<usize> {
-    let mut sum = 0;
-    for (bytes, offset) in pieces {
-        file.write(bytes, *offset)?;
-        sum += bytes.len();
-    }
-    Ok(sum)
 }
 
 #[pymethods]
@@ -177,27 +167,20 @@ impl PyFile {
     fn pwrite(&self, py: Python<'_>, memory: Memory, offset: i64) -> PyResult<usize> {
         self.check_writable(py)?;
         let (bytes, offset) = (memory.bytes(), unsigned(offset, "offset")?);
-        self.file.call(py, |file| write_all(file, &[(bytes, offset)]))
+        self.file.call(py, |file| file.write(bytes, offset))?;
+        Ok(bytes.len())
     }
 
     /// Reads each piece to its memory; ends early at the end of the file. Returns the sum of bytes.
-    fn read_list(&self, py: Python<'_>, mut pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
+    fn read_list(&self, py: Python<'_>, pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
         self.check_readable(py)?;
-        for (memory, offset) in &pieces {
+        let mut places = Vec::new();
+        for (memory, offset) in pieces {
             memory.check_writable()?;
-            unsigned(*offset, "offset")?;
+            places.push((memory, unsigned(offset, "offset")?));
         }
         self.file.call(py, |file| {
-            let mut sum = 0;
-            for (memory, offset) in &mut pieces {
-                let memory = memory.bytes_mut();
-                let count = file.read(memory, u64::try_from(*offset).expect("it was checked"))?;
-                sum += count;
-                if count < memory.len() {
-                    break;
-                }
-            }
-            Ok(sum)
+            file.read_list(places.iter_mut().map(|(memory, offset)| Ok((memory.bytes_mut(), *offset))))
         })
     }
 
@@ -208,7 +191,7 @@ impl PyFile {
         for (memory, offset) in &pieces {
             places.push((memory.bytes(), unsigned(*offset, "offset")?));
         }
-        self.file.call(py, |file| write_all(file, &places))
+        self.file.call(py, |file| file.write_list(places.into_iter().map(Ok)))
     }
 
     /// Locks ranges, each a start and a length (0: to the end of all offsets), all or none, if nothing is in the way.

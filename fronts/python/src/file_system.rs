@@ -18,10 +18,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_library::{Failure, FileSystem, Hints, Located, OpenFile, Outcome, Place, Settings, Space};
-use weft_protocol::limits::NAME_BYTES_MAX;
+use weft_library::{
+    Failure, FileSystem, Hints, Located, OpenFile, Outcome, Place, Settings, expectation, permission_bits,
+};
 use weft_protocol::message::shard::RenameMode;
-use weft_protocol::{AttributeChanges, TimeChange, Timestamp, XattrExpectation};
+use weft_protocol::{AttributeChanges, TimeChange, Timestamp};
 
 /// Offset, length, node, host, site, and whether it is this machine.
 type Piece = (u64, u64, Option<u16>, String, String, bool);
@@ -70,11 +71,6 @@ impl PyFileSystem {
 fn piece(located: Located) -> Piece {
     let Located { location, is_local } = located;
     (location.offset, location.bytes, location.node.map(|node| node.0), location.host, location.site, is_local)
-}
-
-/// The bits of a mode that can be changed.
-fn permissions(mode: u32) -> u16 {
-    u16::try_from(mode & 0o7777).expect("12 bits")
 }
 
 #[pymethods]
@@ -162,7 +158,7 @@ impl PyFileSystem {
 
     #[pyo3(signature = (path, mode))]
     fn chmod(&self, py: Python<'_>, path: Text, mode: u32) -> PyResult<()> {
-        let changes = AttributeChanges { mode: Some(permissions(mode)), ..AttributeChanges::default() };
+        let changes = AttributeChanges { mode: Some(permission_bits(mode)), ..AttributeChanges::default() };
         self.change(py, &path, (true, "chmod"), &changes)
     }
 
@@ -235,12 +231,7 @@ impl PyFileSystem {
     /// `flags` are 0, `os.XATTR_CREATE` or `os.XATTR_REPLACE`.
     #[pyo3(signature = (path, attribute, value, flags=0))]
     fn setxattr(&self, py: Python<'_>, path: Text, attribute: Text, value: Memory, flags: i32) -> PyResult<()> {
-        let expects = match flags {
-            0 => XattrExpectation::default(),
-            libc::XATTR_CREATE => XattrExpectation { absent: true, present: false },
-            libc::XATTR_REPLACE => XattrExpectation { absent: false, present: true },
-            _ => return Err(PyValueError::new_err(format!("flags {flags:#x}: XATTR_CREATE or XATTR_REPLACE"))),
-        };
+        let expects = expectation(flags).map_err(|failure| PyValueError::new_err(failure.text().to_owned()))?;
         let value = value.bytes();
         self.at(py, &path, |place| place.set_xattr(attribute.bytes(), value, expects))
     }
@@ -263,8 +254,9 @@ impl PyFileSystem {
 
     /// The fields of `os.statvfs_result`.
     fn space(&self, py: Python<'_>) -> PyResult<StatVfs> {
-        let told = self.fs.call(py, |fs| fs.space())?;
-        let (block, more) = (Space::BLOCK_BYTES, Space::FILES_FREE);
-        Ok((block, block, told.blocks, told.free, told.free, told.files, more, more, 0, NAME_BYTES_MAX as u64))
+        let told = self.fs.call(py, |fs| fs.statfs())?;
+        let (block, name_max) = (told.block_bytes.into(), told.name_bytes_max.into());
+        let (free, inodes_free) = (told.blocks_free, told.inodes_free);
+        Ok((block, block, told.blocks, free, free, told.inodes, inodes_free, inodes_free, 0, name_max))
     }
 }

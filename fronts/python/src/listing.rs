@@ -8,17 +8,7 @@ use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_library::{Cursor, OpenFile};
-use weft_protocol::FileKind;
-
-/// What an entry is: type as of `S_IFMT`.
-fn kind(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-    }
-}
+use weft_library::{Cursor, OpenFile, file_type};
 
 /// The names of a directory, or a part of them.
 #[pyclass(frozen, module = "weft._native", name = "Listing")]
@@ -53,7 +43,7 @@ impl PyListing {
         let told = entries.into_iter().map(|entry| {
             let attributes = entry.attributes.map(|attributes| stat(py, device, &attributes)).transpose()?;
             let name = decoded(entry.name.as_bytes()).into_owned();
-            Ok((Cow::Owned(name), entry.inode.raw(), kind(entry.kind), attributes))
+            Ok((Cow::Owned(name), entry.inode.raw(), file_type(entry.kind), attributes))
         });
         told.collect()
     }
