@@ -15,6 +15,9 @@ from ._file import File, flags_of
 
 StrOrBytesPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
+# Modes of files of bytes.
+_BinaryMode: TypeAlias = Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+", "a+b", "ab+", "x+b", "xb+"]
+
 # What a file with a buffer reads and writes at a time, bytes.
 _BUFFER_BYTES = 128 << 10
 # Entries of a directory that are asked for at a time.
@@ -168,7 +171,7 @@ class FileSystem(_native.FileSystem):
     def open(  # type: ignore[overload-overlap]
         self,
         path: StrOrBytesPath,
-        mode: Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+", "a+b", "ab+", "x+b", "xb+"],
+        mode: _BinaryMode,
         buffering: Literal[0],
         *,
         permissions: int = 0o666,
@@ -178,7 +181,7 @@ class FileSystem(_native.FileSystem):
     def open(
         self,
         path: StrOrBytesPath,
-        mode: Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+", "a+b", "ab+", "x+b", "xb+"],
+        mode: _BinaryMode,
         buffering: Literal[-1, 1] = -1,
         *,
         permissions: int = 0o666,

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from ._file import _WHOLE, File
 from ._filesystem import DirEntry, FileSystem, StrOrBytesPath
@@ -28,16 +28,8 @@ _DEPTH = 64
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-async def _run(pool: ThreadPoolExecutor, call: Callable[[], _R]) -> _R:
-    loop = asyncio.get_running_loop()
-    try:
-        result = loop.run_in_executor(pool, call)
-    except RuntimeError:
-        # The file system was closed, and its threads have ended: the call fails as that of ``blocking`` does.
-        result = loop.run_in_executor(None, call)
-    return await result
+# Covariant, for methods that a class of ``weft`` has from its native base.
+_B = TypeVar("_B", covariant=True)
 
 
 def _in_thread_of_its_own(call: Callable[[], _R]) -> Future[_R]:
@@ -55,20 +47,39 @@ def _in_thread_of_its_own(call: Callable[[], _R]) -> Future[_R]:
     return future
 
 
-def _of_file(
-    method: Callable[Concatenate[File, _P], _R],
-) -> Callable[Concatenate[AsyncFile, _P], Coroutine[Any, Any, _R]]:
-    async def call(self: AsyncFile, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return await self._run(functools.partial(method, self.blocking, *args, **kwargs))
+class _InThreads(Generic[_B]):
+    """Does the calls of ``blocking`` in threads."""
 
-    functools.update_wrapper(call, method)
-    return call
+    def __init__(self, blocking: _B, pool: ThreadPoolExecutor) -> None:
+        self.blocking = blocking
+        self._pool = pool
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends it."""
+        raise NotImplementedError
+
+    async def _run(self, call: Callable[[], _R]) -> _R:
+        loop = asyncio.get_running_loop()
+        try:
+            result = loop.run_in_executor(self._pool, call)
+        except RuntimeError:
+            # The file system was closed, and its threads have ended: the call fails as that of ``blocking`` does.
+            result = loop.run_in_executor(None, call)
+        return await result
 
 
-def _of_file_system(
-    method: Callable[Concatenate[FileSystem, _P], _R],
-) -> Callable[Concatenate[AsyncFileSystem, _P], Coroutine[Any, Any, _R]]:
-    async def call(self: AsyncFileSystem, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+def _in_thread(
+    method: Callable[Concatenate[_B, _P], _R],
+) -> Callable[Concatenate[_InThreads[_B], _P], Coroutine[Any, Any, _R]]:
+    """The method as a coroutine."""
+
+    async def call(self: _InThreads[_B], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._run(functools.partial(method, self.blocking, *args, **kwargs))
 
     functools.update_wrapper(call, method)
@@ -82,22 +93,12 @@ async def connect(name: str | None = None, **options: Any) -> AsyncFileSystem:
     return AsyncFileSystem(await asyncio.get_running_loop().run_in_executor(pool, call), pool)
 
 
-class AsyncFile:
+class AsyncFile(_InThreads[File]):
     """An open file, without a buffer. Made by ``AsyncFileSystem.open``."""
 
     def __init__(self, blocking: File, pool: ThreadPoolExecutor) -> None:
-        self.blocking = blocking
-        self._pool = pool
+        super().__init__(blocking, pool)
         self._given_up: set[asyncio.Future[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
-
-    async def _run(self, call: Callable[[], _R]) -> _R:
-        return await _run(self._pool, call)
 
     async def lock(
         self, ranges: Iterable[tuple[int, int]] = _WHOLE, *, exclusive: bool = True, wait: bool = True
@@ -120,45 +121,32 @@ class AsyncFile:
             given_up.add_done_callback(self._given_up.discard)
             raise
 
-    readinto = _of_file(File.readinto)
-    read = _of_file(File.read)
-    write = _of_file(File.write)
-    pread = _of_file(File.pread)
-    pread_into = _of_file(File.pread_into)
-    pwrite = _of_file(File.pwrite)
-    read_list = _of_file(File.read_list)
-    write_list = _of_file(File.write_list)
-    truncate = _of_file(File.truncate)
-    seek = _of_file(File.seek)
-    tell = _of_file(File.tell)
-    size = _of_file(File.size)
-    stat = _of_file(File.stat)
-    unlock = _of_file(File.unlock)
-    flush = _of_file(File.flush)
-    sync = _of_file(File.sync)
-    close = _of_file(File.close)
+    readinto = _in_thread(File.readinto)
+    read = _in_thread(File.read)
+    write = _in_thread(File.write)
+    pread = _in_thread(File.pread)
+    pread_into = _in_thread(File.pread_into)
+    pwrite = _in_thread(File.pwrite)
+    read_list = _in_thread(File.read_list)
+    write_list = _in_thread(File.write_list)
+    truncate = _in_thread(File.truncate)
+    seek = _in_thread(File.seek)
+    tell = _in_thread(File.tell)
+    size = _in_thread(File.size)
+    stat = _in_thread(File.stat)
+    unlock = _in_thread(File.unlock)
+    flush = _in_thread(File.flush)
+    sync = _in_thread(File.sync)
+    close = _in_thread(File.close)
 
 
-class AsyncFileSystem:
+class AsyncFileSystem(_InThreads[FileSystem]):
     """A file system that is connected. Made by ``weft.aio.connect``; ``blocking`` is what it works with."""
-
-    def __init__(self, blocking: FileSystem, pool: ThreadPoolExecutor) -> None:
-        self.blocking = blocking
-        self._pool = pool
 
     @property
     def name(self) -> str:
         """Its name, as ``weft status`` shows it."""
         return self.blocking.name
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
-
-    async def _run(self, call: Callable[[], _R]) -> _R:
-        return await _run(self._pool, call)
 
     async def open(
         self, path: StrOrBytesPath, mode: str = "rb", *, permissions: int = 0o666, hints: str = ""
@@ -179,38 +167,38 @@ class AsyncFileSystem:
         """The names of a directory."""
         return await self._run(lambda: list(self.blocking.scandir(path, with_stat=with_stat)))
 
-    read_bytes = _of_file_system(FileSystem.read_bytes)
-    write_bytes = _of_file_system(FileSystem.write_bytes)
-    stat = _of_file_system(FileSystem.stat)
-    lstat = _of_file_system(FileSystem.lstat)
-    statvfs = _of_file_system(FileSystem.statvfs)
-    access = _of_file_system(FileSystem.access)
-    exists = _of_file_system(FileSystem.exists)
-    isdir = _of_file_system(FileSystem.isdir)
-    isfile = _of_file_system(FileSystem.isfile)
-    islink = _of_file_system(FileSystem.islink)
-    lexists = _of_file_system(FileSystem.lexists)
-    getsize = _of_file_system(FileSystem.getsize)
-    chmod = _of_file_system(FileSystem.chmod)
-    chown = _of_file_system(FileSystem.chown)
-    utime = _of_file_system(FileSystem.utime)
-    truncate = _of_file_system(FileSystem.truncate)
-    mkdir = _of_file_system(FileSystem.mkdir)
-    makedirs = _of_file_system(FileSystem.makedirs)
-    rmdir = _of_file_system(FileSystem.rmdir)
-    rmtree = _of_file_system(FileSystem.rmtree)
-    unlink = _of_file_system(FileSystem.unlink)
-    remove = _of_file_system(FileSystem.remove)
-    rename = _of_file_system(FileSystem.rename)
-    replace = _of_file_system(FileSystem.replace)
-    exchange = _of_file_system(FileSystem.exchange)
-    link = _of_file_system(FileSystem.link)
-    symlink = _of_file_system(FileSystem.symlink)
-    readlink = _of_file_system(FileSystem.readlink)
-    listdir = _of_file_system(FileSystem.listdir)
-    getxattr = _of_file_system(FileSystem.getxattr)
-    setxattr = _of_file_system(FileSystem.setxattr)
-    listxattr = _of_file_system(FileSystem.listxattr)
-    removexattr = _of_file_system(FileSystem.removexattr)
-    locate = _of_file_system(FileSystem.locate)
-    locate_many = _of_file_system(FileSystem.locate_many)
+    read_bytes = _in_thread(FileSystem.read_bytes)
+    write_bytes = _in_thread(FileSystem.write_bytes)
+    stat = _in_thread(FileSystem.stat)
+    lstat = _in_thread(FileSystem.lstat)
+    statvfs = _in_thread(FileSystem.statvfs)
+    access = _in_thread(FileSystem.access)
+    exists = _in_thread(FileSystem.exists)
+    isdir = _in_thread(FileSystem.isdir)
+    isfile = _in_thread(FileSystem.isfile)
+    islink = _in_thread(FileSystem.islink)
+    lexists = _in_thread(FileSystem.lexists)
+    getsize = _in_thread(FileSystem.getsize)
+    chmod = _in_thread(FileSystem.chmod)
+    chown = _in_thread(FileSystem.chown)
+    utime = _in_thread(FileSystem.utime)
+    truncate = _in_thread(FileSystem.truncate)
+    mkdir = _in_thread(FileSystem.mkdir)
+    makedirs = _in_thread(FileSystem.makedirs)
+    rmdir = _in_thread(FileSystem.rmdir)
+    rmtree = _in_thread(FileSystem.rmtree)
+    unlink = _in_thread(FileSystem.unlink)
+    remove = _in_thread(FileSystem.remove)
+    rename = _in_thread(FileSystem.rename)
+    replace = _in_thread(FileSystem.replace)
+    exchange = _in_thread(FileSystem.exchange)
+    link = _in_thread(FileSystem.link)
+    symlink = _in_thread(FileSystem.symlink)
+    readlink = _in_thread(FileSystem.readlink)
+    listdir = _in_thread(FileSystem.listdir)
+    getxattr = _in_thread(FileSystem.getxattr)
+    setxattr = _in_thread(FileSystem.setxattr)
+    listxattr = _in_thread(FileSystem.listxattr)
+    removexattr = _in_thread(FileSystem.removexattr)
+    locate = _in_thread(FileSystem.locate)
+    locate_many = _in_thread(FileSystem.locate_many)

@@ -30,6 +30,7 @@ from fsspec.utils import infer_storage_options, isfilelike, stringify_path
 
 from ._file import File
 from ._filesystem import DirEntry, FileSystem
+from ._process import PerProcess
 
 __all__ = ["WeftFileSystem"]
 
@@ -61,7 +62,6 @@ class _Connection:
     """A connection and the threads that use it."""
 
     def __init__(self, fs: FileSystem) -> None:
-        self.process = os.getpid()
         self.fs = fs
         self.callers = ThreadPoolExecutor(_DEPTH, thread_name_prefix="weft")
         # Callers wait for them.
@@ -101,14 +101,10 @@ class WeftFileSystem(AsyncFileSystem):
             "hard": hard,
             "write_buffer": write_buffer,
         }
-        self._connect = functools.partial(FileSystem, host, **options)
-        self._connection = _Connection(self._connect())
-
-    def _connected(self) -> _Connection:
-        """What this process has: a forked child its own."""
-        if self._connection.process != os.getpid():
-            self._connection = _Connection(self._connect())
-        return self._connection
+        connect = functools.partial(FileSystem, host, **options)
+        self._connection = PerProcess(lambda: _Connection(connect()))
+        # What cannot be connected to fails here.
+        self._connection.get()
 
     @property
     def loop(self) -> Any:
@@ -120,10 +116,10 @@ class WeftFileSystem(AsyncFileSystem):
     @property
     def weft(self) -> FileSystem:
         """What it works with."""
-        return self._connected().fs
+        return self._connection.get().fs
 
     async def _run(self, call: Callable[[], _R]) -> _R:
-        return await asyncio.get_running_loop().run_in_executor(self._connected().callers, call)
+        return await asyncio.get_running_loop().run_in_executor(self._connection.get().callers, call)
 
     @property
     def fsid(self) -> str:
@@ -221,11 +217,7 @@ class WeftFileSystem(AsyncFileSystem):
 
     def lexists(self, path: str, **kwargs: Any) -> bool:
         """Whether there is something, be it a symbolic link that leads nowhere."""
-        try:
-            self.weft.lstat(self._strip_protocol(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return self.weft.lexists(self._strip_protocol(path))
 
     def isfile(self, path: str) -> bool:
         """Whether it is a file."""
@@ -237,7 +229,7 @@ class WeftFileSystem(AsyncFileSystem):
 
     def islink(self, path: str) -> bool:
         """Whether it is a symbolic link."""
-        return self.lexists(path) and stat_bits.S_ISLNK(self.weft.lstat(self._strip_protocol(path)).st_mode)
+        return self.weft.islink(self._strip_protocol(path))
 
     def created(self, path: str) -> datetime.datetime:
         """When its attributes were changed: Weft keeps no time of its making."""
@@ -386,7 +378,7 @@ class WeftFileSystem(AsyncFileSystem):
             passed = time.perf_counter() - begin
             if passed > _PATIENCE and passed > done * _SLOW:
                 # They come from another machine: then many are asked for at a time.
-                list(self._connected().readers.map(read, jobs[number + 1 :]))
+                list(self._connection.get().readers.map(read, jobs[number + 1 :]))
                 break
         errors = [each for each in ranges if isinstance(each, OSError)]
         if errors and on_error != "return":

@@ -9,7 +9,7 @@ writes to ``weft://job/path`` by fsspec.
 
 from __future__ import annotations
 
-import os
+import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ._file import File
 from ._filesystem import FileSystem
+from ._process import PerProcess
 from .placement import assign, local_bytes
 
 __all__ = ["ShardDataset"]
@@ -46,10 +47,10 @@ class ShardDataset(IterableDataset[_Sample]):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._name, self._options, self._decode = name, options, decode
-        self._shuffle, self._seed, self._epoch = shuffle, seed, 0
-        self._connection: tuple[int, FileSystem] | None = None
-        rank, local = 0, [local_bytes(self._fs(), paths)]
+        self._decode, self._shuffle, self._seed, self._epoch = decode, shuffle, seed, 0
+        # A worker is a process of its own.
+        self._connection = PerProcess(functools.partial(FileSystem, name, **options))
+        rank, local = 0, [local_bytes(self._connection.get(), paths)]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             rank, mine, local = torch.distributed.get_rank(), local[0], [[]] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(local, mine)
@@ -69,14 +70,5 @@ class ShardDataset(IterableDataset[_Sample]):
         if worker is not None:
             order = order[worker.id :: worker.num_workers]
         for path in order:
-            with self._fs().open(path, "rb", 0) as file:
+            with self._connection.get().open(path, "rb", 0) as file:
                 yield from self._decode(file)
-
-    def _fs(self) -> FileSystem:
-        """The connection of this process: a worker that was forked makes one of its own."""
-        if self._connection is None or self._connection[0] != os.getpid():
-            self._connection = os.getpid(), FileSystem(self._name, **self._options)
-        return self._connection[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_connection": None}

@@ -119,6 +119,16 @@ def test_links_are_listed_as_file_lists_them(fs, folder, tmp_path):
     assert told[0] == told[1] and found[0] == found[1]
 
 
+def test_links_are_told_from_what_they_lead_to_and_from_nothing(fs, folder):
+    fs.pipe_file(f"{folder}/file", b"")
+    for name, target in ("to", "file"), ("nowhere", "none"), ("self", "self"):
+        fs.symlink(target, f"{folder}/{name}")
+        assert fs.lexists(f"{folder}/{name}") and fs.islink(f"{folder}/{name}")
+    assert fs.lexists(f"{folder}/file") and not fs.islink(f"{folder}/file")
+    for nothing in ("none", "file/below", "self/below", "n" * 256):
+        assert not fs.lexists(f"{folder}/{nothing}") and not fs.islink(f"{folder}/{nothing}")
+
+
 def test_nothing_is_lost_by_a_move_or_a_copy_that_cannot_be(fs, folder):
     fs.mkdir(f"{folder}/directory")
     fs.pipe_file(f"{folder}/a", b"new")
