@@ -57,7 +57,8 @@ fn the_package_does_what_its_tests_say() {
     let pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"];
     run(command(&file_system, python).args(pytest));
     // The same without descriptors of the store's files.
-    run(command(&file_system, python).args(pytest).arg("test_files.py").env("WEFT_TRANSPORT", "tcp"));
+    let by_tcp = ["test_files.py", "test_locks.py"];
+    run(command(&file_system, python).args(pytest).args(by_tcp).env("WEFT_TRANSPORT", "tcp"));
 }
 
 #[test]

@@ -41,3 +41,17 @@ def folder(connection):
 def path(folder):
     """A path at which there is nothing yet."""
     return f"{folder}/file"
+
+
+@pytest.fixture
+def raw(connection, path):
+    """A file without a buffer, to read and write."""
+    with connection.open(path, "w+b", 0) as file:
+        yield file
+
+
+@pytest.fixture
+def theirs(other, raw, path):
+    """The same file, opened by another client."""
+    with other.open(path, "r+b", 0) as file:
+        yield file

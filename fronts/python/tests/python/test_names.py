@@ -6,9 +6,9 @@ import os
 import pathlib
 import random
 import stat
-import threading
 
 import pytest
+from threads import in_threads
 
 import weft
 
@@ -274,14 +274,6 @@ def test_makedirs_by_many_threads_fails_for_none(connection, folder):
     in_threads(work, range(8))
     assert failures == []
     assert sorted(connection.listdir(f"{folder}/a/b/c/d")) == [str(number) for number in range(8)]
-
-
-def in_threads(work, arguments):
-    threads = [threading.Thread(target=work, args=(argument,)) for argument in arguments]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_rmtree_removes_all_but_what_links_lead_to(connection, folder):

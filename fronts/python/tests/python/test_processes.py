@@ -11,12 +11,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import traceback
 
 import pytest
+from threads import in_threads, join, start
 
 import weft
+from weft._process import PerProcess
 
 
 def in_child(work):
@@ -178,17 +179,27 @@ def test_a_child_may_collect_while_threads_of_its_parent_work(connection, path):
                 assert file.pread(2000, 0) == b"x" * 1000
             rounds.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
+    threads = start(work, range(4))
     try:
         for _ in range(10):
             in_child(gc.collect)
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        join(threads)
     assert sorted(rounds) == [0, 1, 2, 3]
+
+
+def test_what_each_process_makes_is_made_once_in_each():
+    own, made = PerProcess(lambda: made.append(os.getpid()) or os.getpid()), []
+    assert own.get() == own.get() == os.getpid()
+
+    def work():
+        assert own.get() == own.get() == os.getpid()
+        assert len(made) == 2
+
+    in_child(work)
+    assert len(made) == 1
+    assert pickle.loads(pickle.dumps(PerProcess(os.getpid))).get() == os.getpid()
 
 
 # Other processes
@@ -292,11 +303,7 @@ def test_threads_use_one_connection_and_one_file(connection, path):
             failures.append(failure)
 
     with connection.open(path, "w+b", 0) as file:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, range(8))
         assert failures == []
         assert file.size() == 8 * 50 * 512
     assert connection.read_bytes(path) == b"".join(bytes([number]) * 512 for number in range(8)) * 50
@@ -309,11 +316,7 @@ def test_threads_that_append_lose_nothing(connection, path):
             for turn in range(50):
                 file.write(b"%02d %03d\n" % (number, turn))
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, range(8))
     lines = connection.read_bytes(path).splitlines()
     assert sorted(lines) == sorted(b"%02d %03d" % (number, turn) for number in range(8) for turn in range(50))
 
@@ -387,32 +390,6 @@ def test_a_file_of_a_closed_file_system_shows_nothing_stale(name, connection, pa
             call()
 
 
-def test_a_wait_for_a_lock_ends_when_its_file_system_closes(name, connection, path):
-    connection.write_bytes(path, b"")
-    fs, failures = weft.connect(name), []
-    file = fs.open(path, "r+b", 0)
-    begins = threading.Event()
-
-    def wait():
-        try:
-            begins.set()
-            file.lock()
-        except (OSError, ValueError) as failure:
-            failures.append(failure)
-
-    with connection.open(path, "r+b", 0) as theirs:
-        theirs.lock()
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        begins.wait()
-        # Nothing tells that the request is with the node: if this is too short the test proves less, and passes.
-        time.sleep(0.2)
-        fs.close()
-        thread.join(5)
-        assert not thread.is_alive() and len(failures) == 1
-        theirs.lock(wait=False)
-
-
 def test_a_file_closes_after_its_file_system(name, path):
     fs = weft.connect(name)
     file = fs.open(path, "wb", 0)
@@ -462,13 +439,10 @@ def test_a_file_system_closes_while_threads_use_it(name, folder):
         except (OSError, ValueError) as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
+    threads = start(work, range(4))
     begun.wait()
     fs.close()
-    for thread in threads:
-        thread.join()
+    join(threads)
     assert len(failures) == 4
 
 
