@@ -28,6 +28,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("data_reply", targets::data_reply),
     ("shared_memory", targets::shared_memory),
     ("capability", targets::capability),
+    ("group_open", targets::group_open),
     ("name", targets::name),
     ("map", targets::map),
     ("node_config", targets::node_config),

@@ -192,7 +192,8 @@ impl<'a> World<'a> {
             }
             13 => {
                 let (shard, session) = (self.reader.below(self.shards.len()), self.session());
-                self.give(shard, Event::Heard { session });
+                let groups = (0..self.reader.below(3)).map(|_| self.group()).collect();
+                self.give(shard, Event::Heard { session, groups });
                 if self.shards[shard].refuses(session) && self.reader.byte() < 220 {
                     self.begin_new_session(session);
                 }
@@ -213,6 +214,11 @@ impl<'a> World<'a> {
 
     fn session(&mut self) -> SessionId {
         SessionId(self.sessions[self.reader.below(3)])
+    }
+
+    /// The number of a group; now and then a session's.
+    fn group(&mut self) -> SessionId {
+        if self.reader.byte() > 240 { self.session() } else { SessionId(1000 + self.reader.below(4) as u64) }
     }
 
     fn call(&mut self) {
@@ -332,7 +338,7 @@ impl<'a> World<'a> {
 
     fn request(&mut self) -> ShardRequest {
         let (parent, inode, name) = (self.parent(), self.inode(), self.name());
-        match self.reader.below(31) {
+        match self.reader.below(32) {
             0 => ShardRequest::Lookup { parent, name },
             1 => ShardRequest::GetAttributes { inode },
             2 | 3 => ShardRequest::SetAttributes { inode, changes: self.changes() },
@@ -408,6 +414,10 @@ impl<'a> World<'a> {
             }
             25 => ShardRequest::GetXattrs { inode },
             26..=29 => self.lock_request(inode),
+            30 => {
+                let access = [Access::Read, Access::Write, Access::ReadWrite, Access::Execute][self.reader.below(4)];
+                ShardRequest::OpenGroup { inode, access, group: self.group() }
+            }
             _ if self.reader.byte() > 240 => ShardRequest::EndSession,
             _ => ShardRequest::Ping,
         }

@@ -11,7 +11,7 @@ use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SH
 use weft_protocol::handshake::{ClientHello, ClientProof, ServerHello, Welcome};
 use weft_protocol::limits::{BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX};
 use weft_protocol::message::Message;
-use weft_protocol::{Capability, ClusterMap, Error, InodeNumber, Name, NodeKey, ShardId, codec, frame};
+use weft_protocol::{Capability, ClusterMap, Error, GroupOpen, InodeNumber, Name, NodeKey, ShardId, codec, frame};
 use weft_region::decoders::{DECODERS, Decoder};
 
 /// Decodes, and if that works, encodes and decodes again.
@@ -103,6 +103,13 @@ pub fn capability(bytes: &[u8]) -> bool {
     let Ok(capability) = Capability::from_bytes(&header) else { return false };
     assert_eq!(capability.to_bytes(), header);
     assert_eq!(NodeKey::new([0x11; 32]).verify(&capability, 0), Err(Error::CapabilityRejected));
+    true
+}
+
+/// An exported handle.
+pub fn group_open(bytes: &[u8]) -> bool {
+    let Ok(open) = GroupOpen::from_bytes(bytes) else { return false };
+    assert_eq!(GroupOpen::from_bytes(&open.to_bytes()).as_ref(), Ok(&open));
     true
 }
 

@@ -141,6 +141,7 @@ fn decoders_know_their_golden_bytes() {
             Some("SharedMemory") => targets::shared_memory(&bytes),
             Some("DataReply") => targets::data_reply(&bytes),
             Some("Capability") => targets::capability(&bytes) || line == "Capability.message",
+            Some("GroupOpen") => targets::group_open(&bytes),
             Some("Frame") => targets::frames(&bytes),
             Some("Grants" | "Rights" | "Layout") => true,
             _ => targets::message(&bytes),

@@ -331,6 +331,7 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
+            | ShardRequest::OpenGroup { .. }
             | ShardRequest::UnlinkBatch { .. }
             | ShardRequest::Lock { .. }
             | ShardRequest::Unlock { .. }

@@ -21,6 +21,7 @@ mod changes;
 mod data;
 mod end;
 mod grants;
+mod groups;
 mod growth;
 mod intents;
 mod leases;
@@ -75,8 +76,9 @@ pub enum Event {
     /// reply's way back; the shell chooses it and may use it again after the reply. `repeats`: as in
     /// [`weft_protocol::message::shard::ShardCall`].
     Call { token: u64, origin: Origin, credentials: Credentials, request: ShardRequest, repeats: Vec<Origin> },
-    /// The client of the session lives. Whether that still counts tells [`Shard::refuses`].
-    Heard { session: SessionId },
+    /// The client of the session lives, and has joined these groups. Whether that still counts tells
+    /// [`Shard::refuses`].
+    Heard { session: SessionId, groups: Vec<SessionId> },
     /// The client of the session is certainly gone: its process has ended.
     Lost { session: SessionId },
     /// A client did what a recall asked.
@@ -160,6 +162,7 @@ pub struct Shard<K> {
     now: Now,
     clock: moving::Clock,
     sessions: Sessions,
+    groups: groups::Groups,
     leases: Leases,
     recalls: Recalls,
     parking: Parking,
@@ -235,6 +238,7 @@ impl<K: KeyValue> Shard<K> {
             now,
             clock: moving::Clock::default(),
             sessions: Sessions::default(),
+            groups: groups::Groups::default(),
             leases: Leases::new(),
             recalls: Recalls::default(),
             parking: Parking::default(),
@@ -286,9 +290,7 @@ impl<K: KeyValue> Shard<K> {
                 let (by_name, made, asked, answers) = (None, false, None, None);
                 self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answers }, out);
             }
-            Event::Heard { session } => {
-                self.sessions.hear(session, self.now.boot_ms);
-            }
+            Event::Heard { session, groups } => self.heard(session, &groups, out),
             Event::Lost { session } => self.end_session(session, true, out),
             Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
             Event::LockGrantTaken { session, wait } => {

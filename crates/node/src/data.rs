@@ -71,7 +71,7 @@ impl<'a> DataConnection<'a> {
     pub fn new(node: &'a DataServer, socket: &'a Arc<Socket>, peer: &'a Peer, registered: &'a Registered) -> Self {
         registered.connected(socket);
         Self {
-            gates: Gates::new(&node.fencing, peer.session, registered),
+            gates: Gates::new(&node.fencing, registered),
             node,
             socket,
             peer,
@@ -118,8 +118,11 @@ impl<'a> DataConnection<'a> {
         }
         let (cluster, session) = (&self.node.cluster, self.peer.session);
         let now = clock::wall_seconds();
-        let checked = check_access(request, session, cluster.node, &cluster.key, now, FIRST_EPOCH)
-            .and_then(|grant| Ok((grant, self.gates.guard(routing::of_inode(request.inode))?)));
+        let checked = check_access(request, session, cluster.node, &cluster.key, now, FIRST_EPOCH).and_then(|grant| {
+            // The session, or the group that its rights are of.
+            let guard = self.gates.guard(request.capability.session, routing::of_inode(request.inode))?;
+            Ok((grant, guard))
+        });
         let prepared = checked.and_then(|(grant, guard)| {
             // No object is made for a descriptor that is refused.
             if request.operation == DataOperation::Descriptor && request.bytes > 0 && !self.node.store.passes_to_write()

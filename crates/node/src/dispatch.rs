@@ -13,7 +13,7 @@ use crate::text::peer_text;
 use weft_metadata::Event;
 use weft_metadata::back::{Origin, Slot};
 use weft_protocol::handshake::KeyName;
-use weft_protocol::limits::{REPEATED_CALLS_MAX, SLOTS_MAX};
+use weft_protocol::limits::{GROUPS_PER_SESSION_MAX, REPEATED_CALLS_MAX, SLOTS_MAX};
 use weft_protocol::map::admit;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
@@ -71,8 +71,9 @@ pub fn handle(
             node.shards.give(taken.shard, event, None, sink);
         }
         Message::PagesDropped(dropped) => node.shards.pages.dropped(peer.session, dropped),
-        Message::Renew => {
-            let (refused, shards) = node.shards.renew(peer.session, sink);
+        Message::Renew { mut groups } => {
+            groups.truncate(if groups.len() > GROUPS_PER_SESSION_MAX { 0 } else { groups.len() });
+            let (refused, shards) = node.shards.renew(peer.session, &groups, sink);
             let refused = refused || node.shards.pages.is_overdue(peer.session);
             sink.send(from, id, Message::RenewReply { refused, epoch: node.cluster.epoch(), shards });
         }

@@ -164,16 +164,15 @@ impl Fencing {
 /// Gates of one data connection.
 pub struct Gates<'a> {
     fencing: &'a Arc<Fencing>,
-    session: SessionId,
     connection: &'a Registered,
-    /// Gate of the last request's shard: a client uses few shards over one connection.
-    last: RefCell<Option<(ShardId, Arc<Gate>)>>,
+    /// The last request's gate: a client uses few shards over one connection.
+    last: RefCell<Option<((SessionId, ShardId), Arc<Gate>)>>,
 }
 
 impl<'a> Gates<'a> {
-    /// Returns the gates for a connection of this session.
-    pub fn new(fencing: &'a Arc<Fencing>, session: SessionId, connection: &'a Registered) -> Self {
-        Self { fencing, session, connection, last: RefCell::new(None) }
+    /// Returns the gates for a connection.
+    pub fn new(fencing: &'a Arc<Fencing>, connection: &'a Registered) -> Self {
+        Self { fencing, connection, last: RefCell::new(None) }
     }
 
     /// Ends another connection, which the client has given up in this session: when this returns no byte of its writes
@@ -186,13 +185,14 @@ impl<'a> Gates<'a> {
         Ok(())
     }
 
-    /// Returns the guard for a request about a file of this shard. Waits until this storage server may serve the shard.
-    /// [`Error::SessionEnded`]: the session is fenced; [`Error::Unreachable`]: the shard's node does not answer.
-    pub fn guard(&self, shard: ShardId) -> Result<RequestGuard<'a>> {
-        let gate = self.gate(shard)?;
+    /// Returns the guard for a request about a file of this shard, by a right of this session or group. Waits until this
+    /// storage server may serve the shard. [`Error::SessionEnded`]: the session is fenced; [`Error::Unreachable`]: the
+    /// shard's node does not answer.
+    pub fn guard(&self, session: SessionId, shard: ShardId) -> Result<RequestGuard<'a>> {
+        let gate = self.gate(session, shard)?;
         let guard = RequestGuard {
             fencing: self.fencing,
-            session: self.session,
+            session,
             shard,
             gate,
             admitted: AtomicBool::new(false),
@@ -201,19 +201,19 @@ impl<'a> Gates<'a> {
         guard.fencing.wait_for_term(shard, &guard.gate).map(|()| guard)
     }
 
-    fn gate(&self, shard: ShardId) -> Result<Arc<Gate>> {
+    fn gate(&self, session: SessionId, shard: ShardId) -> Result<Arc<Gate>> {
         let mut last = self.last.borrow_mut();
         if let Some((of, gate)) = &*last
-            && *of == shard
+            && *of == (session, shard)
         {
             return Ok(Arc::clone(gate));
         }
         let term = self.fencing.term_for(shard)?;
         let gate = {
             let mut table = self.fencing.table.write().unwrap_or_else(PoisonError::into_inner);
-            table.gate(self.session, shard, &term)
+            table.gate(session, shard, &term)
         };
-        *last = Some((shard, Arc::clone(&gate)));
+        *last = Some(((session, shard), Arc::clone(&gate)));
         Ok(gate)
     }
 }

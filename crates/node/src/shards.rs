@@ -141,9 +141,9 @@ impl ShardSlot {
 
     /// The client of a session lives. Returns whether the shard refuses the session; `None`: it does not hear anybody.
     /// A failed shard refuses nobody: it grants nothing either.
-    fn hear(&self, session: SessionId, out: &mut Vec<Effect>) -> Option<bool> {
+    fn hear(&self, session: SessionId, groups: Vec<SessionId>, out: &mut Vec<Effect>) -> Option<bool> {
         let heard = self.with(|shard| {
-            shard.step(clock::now(), Event::Heard { session }, out);
+            shard.step(clock::now(), Event::Heard { session, groups }, out);
             (!shard.is_frozen()).then(|| shard.refuses(session))
         });
         heard.unwrap_or(Some(false))
@@ -249,12 +249,19 @@ impl Shards {
         self.run(VecDeque::from([Work { shard, event }]), caller, sink);
     }
 
-    /// Renews a session at all shards of this node. Returns whether one of them refuses it, and those that have heard.
-    pub fn renew(&self, session: SessionId, sink: &mut Sink<'_>) -> (bool, Vec<ShardId>) {
+    /// Renews a session at all shards of this node, with the groups that it has joined there. Returns whether one of
+    /// them refuses it, and those that have heard.
+    pub fn renew(
+        &self,
+        session: SessionId,
+        groups: &[(ShardId, SessionId)],
+        sink: &mut Sink<'_>,
+    ) -> (bool, Vec<ShardId>) {
         let (mut is_refused, mut heard_by) = (false, Vec::new());
         for slot in self.all() {
             let mut out = Vec::new();
-            if let Some(refuses) = slot.hear(session, &mut out) {
+            let joined = groups.iter().filter(|(shard, _)| *shard == slot.id).map(|(_, group)| *group).collect();
+            if let Some(refuses) = slot.hear(session, joined, &mut out) {
                 is_refused |= refuses;
                 heard_by.push(slot.id);
             }

@@ -29,6 +29,8 @@ bitflags::bitflags! {
         const WRITE = 2;
         /// Make the object by the first write to it.
         const CREATE = 4;
+        /// Of a group open: any session may use it, until the group has ended.
+        const GROUP = 8;
     }
 }
 
@@ -53,7 +55,7 @@ pub struct Capability {
     /// Owner of the file: a descriptor of the object is passed to him only.
     pub owner_uid: u32,
     pub rights: Rights,
-    /// The session it was made for.
+    /// The session it was made for; of a group open the group.
     pub session: SessionId,
     signature: [u8; SIGNATURE_BYTES],
 }

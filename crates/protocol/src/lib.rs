@@ -15,6 +15,7 @@ pub mod credentials;
 pub mod data;
 pub mod error;
 pub mod frame;
+pub mod group;
 pub mod handshake;
 pub mod hash;
 pub mod ids;
@@ -36,6 +37,7 @@ pub use capability::{Capability, NodeKey, Rights, UserKey};
 pub use cookie::Cookie;
 pub use credentials::Credentials;
 pub use error::{Error, Result};
+pub use group::GroupOpen;
 pub use ids::{
     ConnectionId, Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId,
     SlotIndex,
@@ -94,4 +96,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 35 | directories with parts: `Attributes` have `parts`, `Split`; `Spread`, `FillPart`, `Become` |
 /// | 36 | `SetInherited` instead of `Stripe`; `Attributes` have flags; `Relocate` without objects; `ShardStatus` has |
 /// |    | `calls` |
-pub const PROTOCOL_VERSION: u8 = 36;
+/// | 37 | group opens: `OpenGroup`, rights of a group, `Renew` names the groups; exported handles |
+pub const PROTOCOL_VERSION: u8 = 37;

@@ -9,7 +9,7 @@ pub mod shard;
 pub mod storage;
 
 use crate::error::Error;
-use crate::ids::{MapEpoch, ShardId};
+use crate::ids::{MapEpoch, SessionId, ShardId};
 use serde::{Deserialize, Serialize};
 
 /// Everything that stands behind a control frame's header.
@@ -36,7 +36,11 @@ pub enum Message {
     /// Client to shard, on the same connection.
     RecallAnswer(recall::RecallAnswer),
     /// Client to node, on its recall connection: the session lives. Answered by `RenewReply` with the same identifier.
-    Renew,
+    Renew {
+        /// The groups that it has joined at the node's shards, all of them: those that it has left are missing. At most
+        /// [`crate::limits::GROUPS_PER_SESSION_MAX`]; of more, none counts.
+        groups: Vec<(ShardId, SessionId)>,
+    },
     /// Node to client.
     RenewReply {
         /// A shard of the node refuses the session: it was ended, or will be with the term that the client counts now.

@@ -67,6 +67,7 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::Spread { inode }
         | ShardRequest::ReadDirectory { inode, .. }
         | ShardRequest::HoldDirectory { inode }
+        | ShardRequest::OpenGroup { inode, .. }
         | ShardRequest::Lock { inode, .. }
         | ShardRequest::Unlock { inode, .. }
         | ShardRequest::CancelLock { inode, .. }

@@ -19,8 +19,8 @@ use weft_protocol::message::peer::{PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, LockAnswer, RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    Capability, Error, FileKind, Grants, Layout, LeaseKey, LeaseMode, LockKind, LockMode, Rights, TimeChange, codec,
-    frame,
+    Capability, Error, FileKind, Grants, GroupOpen, Layout, LeaseKey, LeaseMode, LockKind, LockMode, Rights,
+    TimeChange, codec, frame,
 };
 
 /// Compares lines with a golden file, or writes it.
@@ -86,7 +86,7 @@ every_variant!(message, Message, examples::messages(), {
     Message::PeerReply(_) => "PeerReply",
     Message::Recall(_) => "Recall",
     Message::RecallAnswer(_) => "RecallAnswer",
-    Message::Renew => "Renew",
+    Message::Renew { .. } => "Renew",
     Message::RenewReply { .. } => "RenewReply",
     Message::DropPages(_) => "DropPages",
     Message::PagesDropped(_) => "PagesDropped",
@@ -123,6 +123,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::SetInherited { .. } => "SetInherited",
     ShardRequest::Relocate { .. } => "Relocate",
     ShardRequest::Spread { .. } => "Spread",
+    ShardRequest::OpenGroup { .. } => "OpenGroup",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -302,8 +303,7 @@ fn control_messages() {
             Message::PeerReply(reply) => reply.result.as_ref().map_or_else(debug, |a| peer_answer(a).to_owned()),
             Message::Recall(recall) => format!("{}.{}", lease_key(&recall.key), lease_mode(&recall.to)),
             Message::RecallAnswer(answer) => lease_mode(&answer.kept).to_owned(),
-            Message::Renew => String::new(),
-            Message::DropPages(_) | Message::PagesDropped(_) => String::new(),
+            Message::Renew { .. } | Message::DropPages(_) | Message::PagesDropped(_) => String::new(),
             Message::LockGranted(_) | Message::LockGrantTaken(_) => String::new(),
             Message::RenewReply { refused, .. } => (if *refused { "Refused" } else { "Renewed" }).to_owned(),
         };
@@ -376,15 +376,24 @@ fn capability_and_bits() {
     for example in examples::layouts() {
         lines.push((format!("Layout.{}", layout(&example)), round_trip(&example)));
     }
+    for example in examples::group_opens() {
+        let bytes = example.to_bytes();
+        assert_eq!(GroupOpen::from_bytes(&bytes).as_ref(), Ok(&example));
+        for end in 0..bytes.len() {
+            assert_eq!(GroupOpen::from_bytes(&bytes[..end]), Err(Error::Malformed), "the first {end} bytes");
+        }
+        lines.push((format!("GroupOpen.{}", layout(&example.layout)), bytes));
+    }
     check("capability.txt", &lines);
 }
 
 #[test]
 fn frames() {
     let mut lines = Vec::new();
-    for (name, id, example) in
-        [("Frame.Renew", 1, Message::Renew), ("Frame.Shard", u64::MAX, examples::messages().swap_remove(0))]
-    {
+    for (name, id, example) in [
+        ("Frame.Renew", 1, Message::Renew { groups: Vec::new() }),
+        ("Frame.Shard", u64::MAX, examples::messages().swap_remove(0)),
+    ] {
         let mut bytes = Vec::new();
         frame::append(&mut bytes, id, &example);
         let split = frame::split(&bytes).unwrap().unwrap();

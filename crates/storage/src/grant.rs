@@ -1,7 +1,7 @@
 //! The check that every access to an object passes.
 
 use weft_protocol::data::{DataOperation, DataRequest};
-use weft_protocol::{Error, MapEpoch, NodeId, NodeKey, Result, Rights, SessionId};
+use weft_protocol::{Capability, Error, MapEpoch, NodeId, NodeKey, Result, Rights, SessionId};
 
 /// What a checked request may do beside what it asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,12 +41,19 @@ pub fn check_access(
     let allowed = capability.rights.intersects(needed)
         && capability.covers(request.inode, request.object)
         && request.object.node() == node
-        && capability.session == session
+        && is_held_by(session, capability, request.operation)
         && capability.epoch >= epoch_min;
     if !allowed {
         return Err(Error::CapabilityRejected);
     }
     Ok(Grant { create: capability.rights.contains(Rights::CREATE), write: capability.rights.contains(Rights::WRITE) })
+}
+
+/// Whether a session may use a right: its own, or that of a group. A group's is for bytes alone: what is passed to a
+/// process cannot be taken back when the group ends.
+fn is_held_by(session: SessionId, capability: &Capability, operation: DataOperation) -> bool {
+    let is_of_group = capability.rights.contains(Rights::GROUP) && operation != DataOperation::Descriptor;
+    capability.session == session || is_of_group
 }
 
 #[cfg(test)]
@@ -100,6 +107,19 @@ mod tests {
         assert_eq!(check(&other_object, 9, 1, 1, 5), Err(Error::CapabilityRejected));
         let other_file = DataRequest { inode: InodeNumber::from_raw(2), ..read };
         assert_eq!(check(&other_file, 9, 1, 1, 5), Err(Error::CapabilityRejected));
+    }
+
+    #[test]
+    fn a_right_of_a_group_holds_for_any_session_but_passes_no_descriptor() {
+        let check_from = |operation, session| {
+            check(&request(operation, Rights::READ | Rights::WRITE | Rights::GROUP), session, 1, 100, 5)
+        };
+        for operation in [DataOperation::Read, DataOperation::Write, DataOperation::Append, DataOperation::Sync] {
+            assert!(check_from(operation, 8).is_ok(), "{operation:?}");
+        }
+        assert_eq!(check_from(DataOperation::Descriptor, 8), Err(Error::CapabilityRejected));
+        let read_only = request(DataOperation::Write, Rights::READ | Rights::GROUP);
+        assert_eq!(check(&read_only, 8, 1, 100, 5), Err(Error::CapabilityRejected));
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl World {
         };
         let shards: Vec<_> = map.shards_at(renewal.node).filter(is_served).collect();
         for shard in &shards {
-            self.step(*shard, Event::Heard { session });
+            self.step(*shard, Event::Heard { session, groups: Vec::new() });
         }
         let now_ms = self.now_at(renewal.node).boot_ms;
         let is_overdue =

@@ -111,7 +111,9 @@ fn requests_beyond_the_limits_close_the_data_connection() {
             count += 1;
         }
     }
-    for noise in [vec![0; 120], random(120), random(5000), codec::to_bytes(&Message::Renew).repeat(120)] {
+    for noise in
+        [vec![0; 120], random(120), random(5000), codec::to_bytes(&Message::Renew { groups: Vec::new() }).repeat(120)]
+    {
         let data = Data::new(&scene, Way::Tcp, &scene.user());
         data.socket.send_all(&noise).expect("sent");
         assert!(data.socket.receive_exact(&mut [0; REPLY_BYTES]).is_err());

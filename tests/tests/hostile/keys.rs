@@ -179,7 +179,7 @@ fn a_revoked_key_opens_nothing_any_more() {
     // What was connected before ends with the next thing that it asks: requests, renewals, data under a right that
     // would hold for an hour.
     assert!(revoked.call(&ping).is_err());
-    assert!(recall.call(&Message::Renew).is_err());
+    assert!(recall.call(&Message::Renew { groups: Vec::new() }).is_err());
     let request = data.request(DataOperation::Read, 100, data.signed(data.claims()));
     data.socket.send_all(&request.encode()).expect("sent");
     assert!(data.socket.receive_exact(&mut [0; REPLY_BYTES]).is_err());

@@ -111,6 +111,9 @@ impl<K: KeyValue> Shard<K> {
             return;
         }
         self.drop_work_of(session, out);
+        for group in self.groups.end(session) {
+            self.end_session(group, true, out);
+        }
         for key in self.leases.take_log(session) {
             if let Some(holder) = self.drop_holder(&key, session)
                 && let LeaseKey::Data(inode) = key

@@ -133,7 +133,7 @@ impl<K: KeyValue> Shard<K> {
         let mut image = codec::to_bytes(&(self.shard(), self.now.boot_ms, self.stamp, self.latest_storage_token));
         image = codec::append(&(&self.sessions, &self.leases, &self.recalls, &self.parking), image);
         image = codec::append(&(&self.contended, &self.retries, &self.cuts, &self.cut_at, &self.recovering), image);
-        image = codec::append(&(&self.orphans, &self.told, &self.fencing), image);
+        image = codec::append(&(&self.orphans, &self.told, &self.fencing, &self.groups), image);
         image = codec::append(&(&self.intents, &self.locks, &self.locked), image);
         self.back.append_image(image)
     }
@@ -147,7 +147,7 @@ impl<K: KeyValue> Shard<K> {
         }
         let (sessions, leases, recalls, parking) = codec::take(&mut left)?;
         let (contended, retries, cuts, cut_at, recovering) = codec::take(&mut left)?;
-        let (orphans, told, fencing) = codec::take(&mut left)?;
+        let (orphans, told, fencing, groups) = codec::take(&mut left)?;
         let (intents, locks, locked) = codec::take(&mut left)?;
         let now = Now { boot_ms, ..Now::default() };
         let back = Back::of_image(shard, store, left)?;
@@ -169,6 +169,7 @@ impl<K: KeyValue> Shard<K> {
             orphans,
             told,
             fencing,
+            groups,
             intents,
             locks,
             locked,

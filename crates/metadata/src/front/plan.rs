@@ -124,7 +124,9 @@ impl<K: KeyValue> Shard<K> {
             for holder in self.leases.holders(&touch.key) {
                 let others = Some(holder.session) != requester;
                 let stronger = holder.mode > touch.allowed;
-                let unasked = touch.asks.includes(holder) && !asked.contains(&(touch.key, holder.session));
+                // Nobody answers for a group, which has the file open for as long as it lives.
+                let is_asked = asked.contains(&(touch.key, holder.session)) || self.groups.contains(holder.session);
+                let unasked = touch.asks.includes(holder) && !is_asked;
                 let is_data = matches!(touch.key, LeaseKey::Data(_));
                 if others && (stronger || unasked || (is_data && self.is_being_fenced(holder))) {
                     recalls.push((touch.key, holder.session, touch.to));
@@ -224,6 +226,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
+            | ShardRequest::OpenGroup { .. }
             | ShardRequest::Lock { .. }
             | ShardRequest::Unlock { .. }
             | ShardRequest::CancelLock { .. }
@@ -368,7 +371,7 @@ impl<K: KeyValue> Shard<K> {
 }
 
 /// Readers may share; a writer caches alone. Who writes makes size and time uncertain for all others.
-fn plan_open(plan: &mut Plan, inode: InodeNumber, flags: OpenFlags) {
+pub(super) fn plan_open(plan: &mut Plan, inode: InodeNumber, flags: OpenFlags) {
     if flags.access.writes() || flags.truncate {
         plan.alone(LeaseKey::Attributes(inode));
         let to = if flags.direct { LeaseMode::Open } else { LeaseMode::None };

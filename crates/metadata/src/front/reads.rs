@@ -17,6 +17,9 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Lookup { parent, name } => return self.look_up(call, *parent, name),
             ShardRequest::GetAttributes { inode } => return self.entry(call, *inode, Grants::empty()),
             ShardRequest::HoldDirectory { inode } => return self.hold_directory(call, *inode),
+            ShardRequest::OpenGroup { inode, access, group } => {
+                return self.open_group(call, (*inode, *access, *group));
+            }
             ShardRequest::GetXattrs { inode } => self.xattrs(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
             ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes } => {

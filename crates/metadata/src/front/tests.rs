@@ -6,6 +6,7 @@ mod costs;
 mod cuts;
 mod data;
 mod fences;
+mod groups;
 mod harness;
 mod leases;
 mod limits;

@@ -253,6 +253,11 @@ pub enum ShardRequest {
     },
     /// Change, by the directory's owner. Spreads its names over all shards: see [`crate::Parts`]. Answer: `Entry`.
     Spread { inode: InodeNumber },
+    /// Read. Opens a file for a *group*: all sessions that are told of the rights may use these, without asking the
+    /// shard. The group has a lease of its own, `Open`, for as long as a session that has joined it lives
+    /// ([`crate::message::Message::Renew`]): the caller's, which makes it, and others. `group`: a number that no
+    /// session has ([`Error::Invalid`] otherwise). Answer: `Opened`.
+    OpenGroup { inode: InodeNumber, access: Access, group: SessionId },
 }
 
 /// What became of a request for a lock.
@@ -391,6 +396,7 @@ impl ShardRequest {
                 | ShardRequest::HoldDirectory { .. }
                 | ShardRequest::TestLock { .. }
                 | ShardRequest::GetXattrs { .. }
+                | ShardRequest::OpenGroup { .. }
                 | ShardRequest::Ping
         )
     }
@@ -442,6 +448,7 @@ impl ShardRequest {
             | ShardRequest::Relocate { inode, .. }
             | ShardRequest::Spread { inode }
             | ShardRequest::HoldDirectory { inode }
+            | ShardRequest::OpenGroup { inode, .. }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }
             | ShardRequest::CancelLock { inode, .. }

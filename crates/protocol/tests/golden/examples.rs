@@ -19,10 +19,10 @@ use weft_protocol::message::shard::{
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
-    HeldLock, Inherited, InheritedChange, InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind,
-    LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord,
-    ObjectId, Parts, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp,
-    Xattr, XattrExpectation, XattrName, XattrValue,
+    GroupOpen, HeldLock, Inherited, InheritedChange, InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode,
+    LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey,
+    NodeRecord, ObjectId, Parts, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange,
+    Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -187,6 +187,15 @@ pub fn layouts() -> Vec<Layout> {
     vec![Layout::Empty, Layout::Whole { object: object(), generation: Generation(1) }, planned(), striped()]
 }
 
+pub fn group_opens() -> Vec<GroupOpen> {
+    let of = |layout: Layout| {
+        let rights = layout.objects().iter().map(|_| capability()).collect();
+        let (inode, group, access) = (inode(), SessionId(78), Access::ReadWrite);
+        GroupOpen { file_system: "job".to_owned(), inode, group, access, append: false, synced: true, layout, rights }
+    };
+    layouts().into_iter().map(of).collect()
+}
+
 pub fn time_changes() -> Vec<TimeChange> {
     vec![TimeChange::Now, TimeChange::To(time())]
 }
@@ -291,6 +300,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
             object_mtime: Timestamp(8),
         },
         ShardRequest::Spread { inode: inode() },
+        ShardRequest::OpenGroup { inode: inode(), access: Access::ReadWrite, group: SessionId(78) },
     ];
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
@@ -614,7 +624,8 @@ pub fn messages() -> Vec<Message> {
     all.extend(lease_keys().into_iter().map(|key| recall(key, LeaseMode::None)));
     all.extend(lease_modes().into_iter().map(|mode| recall(LeaseKey::Data(inode()), mode)));
     all.push(Message::RecallAnswer(RecallAnswer { shard: ShardId(3), number: 11, kept: LeaseMode::Open }));
-    all.push(Message::Renew);
+    all.push(Message::Renew { groups: Vec::new() });
+    all.push(Message::Renew { groups: vec![(ShardId(3), SessionId(78)), (ShardId(300), SessionId(u64::MAX))] });
     let renewed = |refused| Message::RenewReply { refused, epoch: MapEpoch(5), shards: vec![ShardId(0), ShardId(300)] };
     all.extend([false, true].map(renewed));
     let dropped = DropPages { inode: inode(), object: object(), number: 12, offset: 8192, bytes: 4096 };
