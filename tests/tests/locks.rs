@@ -66,7 +66,7 @@ fn many_waiting_locks_hold_up_no_other_call_and_are_granted_in_their_order() {
     // More than the client has slots.
     let waiting: Vec<File> = (0..100).map(|_| open(&b, "f", BOTH)).collect();
     let (done, granted) = channel();
-    let waits: Vec<_> = waiting.iter().map(|file| file.begin_lock(&[exclusive(0, 0)])).collect();
+    let waits: Vec<_> = waiting.iter().map(|file| file.begin_lock(&[exclusive(0, 0)]).unwrap()).collect();
     let threads: Vec<_> = waits
         .into_iter()
         .zip(waiting)
@@ -96,19 +96,19 @@ fn a_wait_for_a_lock_can_be_given_up() {
     let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
     let (file, other, third) = (open(&a, "f", BOTH), open(&b, "f", BOTH), open(&b, "f", BOTH));
     file.lock(&[exclusive(0, 9)]).unwrap();
-    let wait = Arc::new(other.begin_lock(&[exclusive(5, 5)]));
+    let wait = Arc::new(other.begin_lock(&[exclusive(5, 5)]).unwrap());
     let waiting = {
         let wait = Arc::clone(&wait);
         thread::spawn(move || wait.wait())
     };
-    let behind = third.begin_lock(&[exclusive(5, 15)]);
+    let behind = third.begin_lock(&[exclusive(5, 15)]).unwrap();
     wait.cancel();
     assert_eq!(waiting.join().unwrap(), Err(Error::Interrupted));
     unlock_all(&file);
     behind.wait().unwrap();
     behind.cancel();
     assert_eq!(file.try_lock(&[exclusive(15, 15)]), Err(Error::WouldBlock), "what was granted is not given up");
-    let dropped = file.begin_lock(&[exclusive(0, 20)]);
+    let dropped = file.begin_lock(&[exclusive(0, 20)]).unwrap();
     drop(dropped);
     unlock_all(&third);
     other.try_lock(&[exclusive(0, 20)]).unwrap();
@@ -120,7 +120,7 @@ fn a_wait_at_a_node_that_is_gone_ends() {
     let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
     let (file, other) = (open(&a, "f", BOTH), open(&b, "f", BOTH));
     file.lock(&[exclusive(0, 9)]).unwrap();
-    let wait = other.begin_lock(&[exclusive(5, 5)]);
+    let wait = other.begin_lock(&[exclusive(5, 5)]).unwrap();
     fs.stop_node(NodeId(0));
     let (ended, result) = channel();
     let waiting = thread::spawn(move || ended.send(wait.wait()));

@@ -5,6 +5,7 @@
 mod routes;
 
 use crate::cache::Cache;
+use crate::group::JoinedGroups;
 use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
 use crate::lock::lock;
 use crate::lock_table::Locks;
@@ -111,6 +112,7 @@ pub struct Calls<S: Shell> {
     pub session: Session,
     pub caller: Caller,
     pub locks: Locks<S::LockWaiter>,
+    pub groups: JoinedGroups,
     map: RwLock<Arc<ClusterMap>>,
     /// Epoch of `map`.
     epoch: AtomicU32,
@@ -136,6 +138,7 @@ impl<S: Shell> Calls<S> {
             session,
             caller,
             locks: Locks::default(),
+            groups: JoinedGroups::default(),
             map,
             epoch,
             shards_move,

@@ -45,7 +45,7 @@ use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, SessionId, routing};
 pub use writes::Written;
-use writes::{Target, end_of, write_failed};
+pub(crate) use writes::{Target, end_of, write_failed};
 
 /// How long a recall waits for reads that use a passed descriptor, and how often it looks, microseconds.
 const DESCRIPTOR_USE_US_MAX: u64 = 1_000_000;

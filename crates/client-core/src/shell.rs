@@ -166,6 +166,9 @@ pub trait Shell: Sized {
     /// Has leases given back within milliseconds: somebody's space waits for them.
     fn release_soon(&self);
 
+    /// Has the session renewed at once, everywhere: the groups that it names are others than before.
+    fn renew_soon(&self);
+
     /// Whether the cache above (the kernel's) may still use an inode's number, or may be told of it by a reply that is
     /// on its way. If so, it says when it has forgotten it (`Files::forgotten`), or was not told after all
     /// (`Files::number_unused`, with this stamp).

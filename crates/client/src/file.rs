@@ -1,13 +1,14 @@
 //! Open files.
 
-use crate::block_on::block_on;
+use crate::block_on::{block_on, lock};
 use crate::client::{Client, Connected};
+use crate::member::Member;
 use crate::native::NativeShell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use weft_client_core::{Entry, FlushFor, Handle, Objects};
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{AttributeChanges, Credentials, Error, InodeNumber, Name, Result};
+use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Result};
 use weft_transport::Registration;
 
 /// How a file is opened.
@@ -19,18 +20,49 @@ pub struct File(pub(crate) Arc<OpenFile>);
 
 pub(crate) struct OpenFile {
     pub client: Arc<Connected>,
-    pub handle: Handle<NativeShell>,
+    opened: Opened,
+    /// What other processes were told, once they were.
+    exported: Mutex<Option<GroupOpen>>,
+}
+
+enum Opened {
+    /// By this client.
+    Own(Handle<NativeShell>),
+    /// By a group that it has joined.
+    OfGroup(Box<Member>),
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        block_on(self.client.0.close_handle(&self.handle));
+        let files = &self.client.0;
+        match &self.opened {
+            Opened::Own(handle) => block_on(files.close_handle(handle)),
+            Opened::OfGroup(member) => member.close(files),
+        }
+        if let Some(exported) = &*lock(&self.exported) {
+            files.leave_group(exported.group);
+        }
     }
 }
 
 impl OpenFile {
     fn objects(&self) -> &Objects<NativeShell> {
         &self.client.0.objects
+    }
+
+    /// The handle of this client itself, which a member of a group opens when it first needs it.
+    pub fn own(&self) -> Result<&Handle<NativeShell>> {
+        match &self.opened {
+            Opened::Own(handle) => Ok(handle),
+            Opened::OfGroup(member) => member.own(&self.client.0),
+        }
+    }
+
+    fn inode(&self) -> InodeNumber {
+        match &self.opened {
+            Opened::Own(handle) => handle.open.inode,
+            Opened::OfGroup(member) => member.inode,
+        }
     }
 }
 
@@ -55,7 +87,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        block_on(self.file.handle.open.lent_back(self.file.objects(), self.may_write));
+        if let Opened::Own(handle) = &self.file.opened {
+            block_on(handle.open.lent_back(self.file.objects(), self.may_write));
+        }
     }
 }
 
@@ -80,79 +114,138 @@ impl Client {
     }
 
     fn file(&self, handle: Handle<NativeShell>) -> File {
-        File(Arc::new(OpenFile { client: Arc::clone(&self.0), handle }))
+        self.opened(Opened::Own(handle))
+    }
+
+    fn opened(&self, opened: Opened) -> File {
+        File(Arc::new(OpenFile { client: Arc::clone(&self.0), opened, exported: Mutex::default() }))
+    }
+
+    /// Opens a file that another process has open, by what its [`File::export`] has returned; with the access of that
+    /// handle. The shard is not asked. [`Error::Invalid`]: that is of another file system.
+    pub fn import(&self, who: &Credentials, open: GroupOpen, registration: Option<Registration>) -> Result<File> {
+        if open.file_system != self.map().name {
+            return Err(Error::Invalid);
+        }
+        let member = Member::join(&self.0.0, who, open, registration)?;
+        Ok(self.opened(Opened::OfGroup(Box::new(member))))
     }
 }
 
 impl File {
     /// The inode that is open.
     pub fn inode(&self) -> InodeNumber {
-        self.0.handle.open.inode
+        self.0.inode()
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if self.0.handle.read_at_hand(self.0.objects(), buffer, offset) {
+        let handle = match &self.0.opened {
+            Opened::Own(handle) => handle,
+            Opened::OfGroup(member) => return member.read_at(&self.0.client.0, buffer, offset),
+        };
+        if handle.read_at_hand(self.0.objects(), buffer, offset) {
             return Ok(buffer.len());
         }
-        block_on(self.0.handle.read_at(self.0.objects(), buffer, offset))
+        block_on(handle.read_at(self.0.objects(), buffer, offset))
     }
 
     /// Passes bytes at an offset to `give` where they lie: in memory of a connection, to which they were prefetched;
     /// waits for those in flight. As many as [`File::read_at`] would read. `false`: they lie nowhere in one piece;
     /// `give` was not called, and `read_at` has to get them. `give` must not use this file.
     pub fn read_in_place(&self, bytes: usize, offset: u64, give: &mut dyn FnMut(&[u8])) -> bool {
-        block_on(self.0.handle.read_in_place(self.0.objects(), bytes, offset, give))
+        let Opened::Own(handle) = &self.0.opened else { return false };
+        block_on(handle.read_in_place(self.0.objects(), bytes, offset, give))
     }
 
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
     /// here.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        if self.0.handle.write_at_hand(self.0.objects(), bytes, offset) {
+        let handle = match &self.0.opened {
+            Opened::Own(handle) => handle,
+            Opened::OfGroup(member) => return member.write_at(&self.0.client.0, bytes, offset),
+        };
+        if handle.write_at_hand(self.0.objects(), bytes, offset) {
             return Ok(());
         }
-        block_on(self.0.handle.write_at(self.0.objects(), bytes, offset)).map(|_| ())
+        block_on(handle.write_at(self.0.objects(), bytes, offset)).map(|_| ())
     }
 
     /// Cuts the file, or extends it with zeros: `ftruncate`. On behalf of the user who opened this handle; the user's
     /// own file also when its mode forbids writing by now.
     pub fn truncate(&self, size: u64) -> Result<()> {
-        let Handle { open, options, who, .. } = &self.0.handle;
+        let (who, options) = match &self.0.opened {
+            Opened::Own(handle) => (&*handle.who, &handle.options),
+            Opened::OfGroup(member) => (&member.who, &member.options),
+        };
         if !options.access.writes() {
             return Err(Error::BadHandle);
         }
         let changes = AttributeChanges { size: Some(size), ..AttributeChanges::default() };
-        block_on(self.0.client.0.set_attributes(who, open.inode, &changes)).map(|_| ())
+        block_on(self.0.client.0.set_attributes(who, self.inode(), &changes)).map(|_| ())
     }
 
     /// Current size of the file, as this handle sees it.
     pub fn size(&self) -> Result<u64> {
-        block_on(self.0.handle.size(self.0.objects()))
+        match &self.0.opened {
+            Opened::Own(handle) => block_on(handle.size(self.0.objects())),
+            Opened::OfGroup(member) => member.size(&self.0.client.0),
+        }
     }
 
     /// Sends what is buffered and reports size and time to the shard: what `close` does, without closing.
     pub fn flush(&self) -> Result<()> {
-        block_on(self.0.handle.open.flush(self.0.objects(), FlushFor::Program))?;
-        self.0.handle.check_locks(&self.0.objects().calls)
+        match &self.0.opened {
+            Opened::Own(handle) => {
+                block_on(handle.open.flush(self.0.objects(), FlushFor::Program))?;
+                handle.check_locks(&self.0.objects().calls)
+            }
+            Opened::OfGroup(member) => member.flush(&self.0.client.0),
+        }
     }
 
     /// As `flush`, and the data is on the storage server's device.
     pub fn sync(&self) -> Result<()> {
-        block_on(self.0.handle.open.sync(self.0.objects()))?;
-        self.0.handle.check_locks(&self.0.objects().calls)
+        match &self.0.opened {
+            Opened::Own(handle) => {
+                block_on(handle.open.sync(self.0.objects()))?;
+                handle.check_locks(&self.0.objects().calls)
+            }
+            Opened::OfGroup(member) => member.sync(&self.0.client.0),
+        }
     }
 
     /// Whether the file has an object already, as far as is known without a message.
     pub fn has_object(&self) -> bool {
-        block_on(self.0.handle.open.has_object(self.0.objects()))
+        match &self.0.opened {
+            Opened::Own(handle) => block_on(handle.open.has_object(self.0.objects())),
+            Opened::OfGroup(_) => true,
+        }
     }
 
     /// Lends the object's file to a kernel that reads and writes it by itself from now on, where a descriptor of it
     /// is passed to this process. A file without an object gets one if the handle writes.
     pub fn lend(&self) -> Option<Lent> {
-        let Handle { open, options, .. } = &self.0.handle;
+        let Opened::Own(Handle { open, options, .. }) = &self.0.opened else { return None };
         let lent = block_on(open.lend(self.0.objects(), options.access.writes(), options.direct))?;
         Some(Lent { file: Arc::clone(&self.0), descriptor: lent.file, may_write: lent.may_write })
+    }
+
+    /// Opens the file for a group of processes, and returns what these need to use it ([`Client::import`]): a right to
+    /// its bytes for everybody who has a key of the file system. The group lasts as long as a process that has imported
+    /// it has it open, and this one does; the file is not cached by anybody meanwhile.
+    pub fn export(&self) -> Result<GroupOpen> {
+        if let Opened::OfGroup(member) = &self.0.opened
+            && let Some(open) = member.exported()
+        {
+            return Ok(open.clone());
+        }
+        let handle = self.0.own()?;
+        let mut exported = lock(&self.0.exported);
+        if exported.is_none() {
+            *exported = Some(block_on(self.0.client.0.open_group(handle))?);
+        }
+        Ok(exported.clone().expect("it was set above"))
     }
 
     /// Flushes and closes: the handle counts as closed when its last clone is gone.

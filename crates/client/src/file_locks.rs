@@ -34,50 +34,50 @@ impl File {
     /// Locks ranges, all of them or none, in one message; waits as long as others are in the way.
     /// [`Error::Deadlock`] does not come: the handle may be unlocked by another thread.
     pub fn lock(&self, locks: &[RangeLock]) -> Result<()> {
-        self.begin_lock(locks).wait()
+        self.begin_lock(locks)?.wait()
     }
 
     /// As [`File::lock`], but fails with [`Error::WouldBlock`] instead of waiting.
     pub fn try_lock(&self, locks: &[RangeLock]) -> Result<()> {
-        let OpenFile { client, handle } = &*self.0;
-        block_on(client.0.try_lock(handle, &self.lock_request(locks)))
+        let request = self.lock_request(locks)?;
+        block_on(self.0.client.0.try_lock(self.0.own()?, &request))
     }
 
     /// Begins to lock ranges; another thread may give up the wait. A request that waits is granted before any that
     /// came later and is in its way.
-    pub fn begin_lock(&self, locks: &[RangeLock]) -> LockWait {
+    pub fn begin_lock(&self, locks: &[RangeLock]) -> Result<LockWait> {
         let wait = LockWait {
             file: Arc::clone(&self.0),
-            request: self.lock_request(locks),
+            request: self.lock_request(locks)?,
             number: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
             ended: Arc::default(),
         };
         wait.begin();
-        wait
+        Ok(wait)
     }
 
     /// Unlocks ranges. [`Error::SessionEnded`]: they had been lost, and others may have locked them since.
     pub fn unlock(&self, ranges: &[LockRange]) -> Result<()> {
-        let OpenFile { client, handle } = &*self.0;
-        block_on(client.0.unlock(handle, handle.lock_owner(client.0.calls()), ranges))
+        let (files, handle) = (&self.0.client.0, self.0.own()?);
+        block_on(files.unlock(handle, handle.lock_owner(files.calls()), ranges))
     }
 
     /// Returns a lock of another owner that is in the way of this one.
     pub fn test_lock(&self, lock: RangeLock) -> Result<Option<HeldLock>> {
-        let OpenFile { client, handle } = &*self.0;
-        block_on(client.0.test_lock(handle, handle.lock_owner(client.0.calls()), lock))
+        let (files, handle) = (&self.0.client.0, self.0.own()?);
+        block_on(files.test_lock(handle, handle.lock_owner(files.calls()), lock))
     }
 
-    fn lock_request(&self, locks: &[RangeLock]) -> LockRequest {
-        let OpenFile { client, handle } = &*self.0;
-        LockRequest { owner: handle.lock_owner(client.0.calls()), pid: std::process::id(), locks: locks.to_vec() }
+    fn lock_request(&self, locks: &[RangeLock]) -> Result<LockRequest> {
+        let owner = self.0.own()?.lock_owner(self.0.client.0.calls());
+        Ok(LockRequest { owner, pid: std::process::id(), locks: locks.to_vec() })
     }
 }
 
 impl LockWait {
     fn begin(&self) {
-        let OpenFile { client, handle } = &*self.file;
+        let (client, handle) = (&self.file.client, self.file.own().expect("the request was made with it"));
         let number = client.0.calls().locks.next_number();
         self.number.store(number, Ordering::SeqCst);
         let ended = Arc::clone(&self.ended);

@@ -149,6 +149,10 @@ impl Shell for NativeShell {
         self.recalls.release_soon();
     }
 
+    fn renew_soon(&self) {
+        self.recalls.renew_soon();
+    }
+
     fn knows_number(&self, inode: InodeNumber, stamp: u64) -> bool {
         self.invalidators.get().is_some_and(|above| above.knows(inode, stamp))
     }

@@ -69,6 +69,8 @@ pub(crate) struct RecallConnections {
     new: Mutex<Vec<Listened>>,
     /// Leases are to be given back before the next renewal.
     soon: Arc<AtomicBool>,
+    /// The session is to be renewed at once.
+    renewal: AtomicBool,
     stopping: Arc<AtomicBool>,
 }
 
@@ -76,8 +78,8 @@ impl RecallConnections {
     /// None yet.
     pub fn new() -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (soon, stopping) = (Arc::default(), Arc::default());
-        Ok(Self { wake, attended: Mutex::default(), new: Mutex::default(), soon, stopping })
+        let (soon, renewal, stopping) = (Arc::default(), AtomicBool::new(false), Arc::default());
+        Ok(Self { wake, attended: Mutex::default(), new: Mutex::default(), soon, renewal, stopping })
     }
 
     /// What the listener waits on beside the connections, and what tells it to end.
@@ -96,6 +98,17 @@ impl RecallConnections {
         if !self.soon.swap(true, Ordering::AcqRel) {
             self.wake();
         }
+    }
+
+    /// Has the session renewed at once. Wakes the listener.
+    pub fn renew_soon(&self) {
+        self.renewal.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Whether the session was to be renewed at once; from here on it is again when that is asked for.
+    pub fn take_renewal(&self) -> bool {
+        self.renewal.swap(false, Ordering::SeqCst)
     }
 
     /// Returns true if leases are to be given back in a moment.

@@ -66,7 +66,7 @@ pub(crate) fn start(files: &Arc<Files<NativeShell>>) -> io::Result<()> {
         release_ms,
         working,
         last_renewal_ms,
-        awaits_locks: false,
+        awaits: false,
     };
     std::thread::Builder::new().name("weft-listen".to_owned()).spawn(move || listener.run())?;
     Ok(())
@@ -85,8 +85,9 @@ struct Listener {
     release_ms: Option<u64>,
     working: Working,
     last_renewal_ms: u64,
-    /// A program waits for a lock: a wait at a node that is gone has to be ended, though no connection is left.
-    awaits_locks: bool,
+    /// A program waits for a lock, or has joined a group: a wait at a node that is gone has to be ended, and the
+    /// group's shard told, though no connection is left.
+    awaits: bool,
 }
 
 impl Listener {
@@ -105,7 +106,7 @@ impl Listener {
                 }
             }
             self.listened.retain(|one| one.live.load(Ordering::Acquire));
-            self.awaits_locks = files.calls().locks.has_waits();
+            self.awaits = files.calls().locks.has_waits() || !files.calls().groups.is_empty();
             let due = self.renew(&files) | self.release_is_due(&files);
             if due || files.calls().session.has_release_batch() {
                 let _ = self.releases.try_send(());
@@ -122,7 +123,7 @@ impl Listener {
             PollFd::from_borrowed_fd(one.socket.as_fd(), wanted)
         }));
         // Without connections there is nothing to renew: only a wake-up changes that.
-        let renew_ms = (!self.listened.is_empty() || self.awaits_locks).then_some(RENEW_MS);
+        let renew_ms = (!self.listened.is_empty() || self.awaits).then_some(RENEW_MS);
         let timeout = self.release_ms.map_or(renew_ms, |_| Some(RELEASE_SOON_MS)).map(time_of);
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
@@ -192,14 +193,17 @@ impl Listener {
     fn renew(&mut self, files: &Files<NativeShell>) -> bool {
         let shell = &files.calls().shell;
         let now_ms = shell.now_ms();
-        if now_ms < self.last_renewal_ms + RENEW_MS {
+        let is_asked = shell.recalls.take_renewal();
+        if now_ms < self.last_renewal_ms + RENEW_MS && !is_asked {
             return false;
         }
         self.last_renewal_ms = now_ms;
+        let map = files.calls().map();
         for one in &mut self.listened {
             // Replies do not name their request: the first is the oldest one's.
             one.renewal_sent_ms.get_or_insert(now_ms);
-            if lock(&one.connection).post(0, &Message::Renew).is_err() {
+            let groups = files.calls().groups.at(&map, one.node);
+            if lock(&one.connection).post(0, &Message::Renew { groups }).is_err() {
                 one.live.store(false, Ordering::Release);
             }
         }
@@ -224,6 +228,7 @@ fn release(files: &Weak<Files<NativeShell>>, due: &Receiver<()>) {
         block_on(files.release_surplus());
         block_on(files.hold_directories());
         block_on(files.tend_locks());
+        block_on(files.attend_groups());
     }
 }
 

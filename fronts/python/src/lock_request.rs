@@ -50,7 +50,7 @@ impl Made for LockRequest {
 
 impl LockRequest {
     fn begin(file: &Arc<OpenFile>, locks: Vec<RangeLock>) -> Outcome<Self> {
-        let wait = file.file()?.begin_lock(&locks);
+        let wait = file.file()?.begin_lock(&locks).explain(|| "lock")?;
         Ok(Self { wait, file: Arc::clone(file), locks, is_settled: AtomicBool::new(false) })
     }
 

@@ -5,11 +5,12 @@
 //! told to (by a mount), large sequential ones are gathered, too. Without the lease each write is at the server when
 //! it returns.
 
+use super::OpenInode;
 use super::state::{Descriptor, RIGHT_MARGIN_MS, State};
 use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
-use crate::shell::Shell;
+use crate::shell::{Monitor, Shell};
 use crate::tuning::Tuning;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
@@ -27,7 +28,7 @@ pub struct Written {
 }
 
 /// Where a write in flight goes.
-pub(super) enum Target<S: Shell> {
+pub(crate) enum Target<S: Shell> {
     /// The object's own file.
     File { file: Arc<S::Descriptor>, call_bytes: usize },
     /// The object, through its server.
@@ -72,7 +73,7 @@ impl<S: Shell> Target<S> {
 
 /// Returns the error of a write that has failed. Where a part of an append may be in the file, it is none after which
 /// the write is made again: its first bytes would be there twice.
-pub(super) fn write_failed(error: Error, is_append: bool, may_have_landed: bool) -> Error {
+pub(crate) fn write_failed(error: Error, is_append: bool, may_have_landed: bool) -> Error {
     let may_have_landed = is_append && may_have_landed;
     match error {
         Error::CapabilityRejected if may_have_landed => Error::SessionEnded,
@@ -82,8 +83,25 @@ pub(super) fn write_failed(error: Error, is_append: bool, may_have_landed: bool)
 }
 
 /// The end of a write, if a file may be that long.
-pub(super) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
+pub(crate) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
     offset.checked_add(bytes as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)
+}
+
+impl<S: Shell> OpenInode<S> {
+    /// Gives a file without objects its objects, and has the shard know of them.
+    pub(crate) async fn give_objects(&self, io: &Objects<S>) -> Result<()> {
+        let mut state = self.lock(io).await?;
+        while state.draining > 0 {
+            drop(self.state.wait(state).await);
+            state = self.lock(io).await?;
+        }
+        state.regain_to_write(io).await?;
+        state.ensure_object(io).await?;
+        if state.known.object_is_new() {
+            state.publish_objects(io).await.inspect_err(|_| state.write_not_reported(io))?;
+        }
+        Ok(())
+    }
 }
 
 impl<S: Shell> State<S> {
@@ -129,13 +147,15 @@ impl<S: Shell> State<S> {
         bytes < gathered_below || is_next && bytes < buffer_bytes.max(row_bytes)
     }
 
-    /// Makes the new object, empty, and reports it, so that the shard gives it the file's size. If another client's
-    /// object came first, that is the file's.
-    async fn publish_object(&mut self, io: &Objects<S>) -> Result<()> {
-        let make = request(self.known.inode(), DataOperation::Write, self.objects()?.first(), 0, 0);
-        let made = io.data_write(&make, &[], None).await?;
-        self.hold(io).await?;
-        self.known.object_written(made.mtime);
+    /// Makes the new objects, empty, and reports them, so that the shard gives them the file's size. If another
+    /// client's came first, those are the file's.
+    async fn publish_objects(&mut self, io: &Objects<S>) -> Result<()> {
+        for held in self.objects()?.iter() {
+            let make = request(self.known.inode(), DataOperation::Write, held, 0, 0);
+            let made = io.data_write(&make, &[], None).await?;
+            self.hold(io).await?;
+            self.known.object_written(made.mtime);
+        }
         if !self.commit(io).await? {
             self.regain(io).await?;
         }
@@ -163,7 +183,7 @@ impl<S: Shell> State<S> {
         for attempt in 0..2 {
             self.ensure_object(io).await?;
             if at_end && self.known.object_is_new() {
-                self.publish_object(io).await?;
+                self.publish_objects(io).await?;
             }
             let mut write = ObjectWrite::new((self.known.inode(), self.objects()?), operation, pages);
             let written = io.write_object(&mut write, bytes, offset, options.registration).await;

@@ -1,0 +1,172 @@
+//! Files that a group has open: one open at the shard, used by any number of clients with the same rights.
+//!
+//! A client that has such a handle knows the file's objects, and nothing else: it holds no lease, so it buffers nothing
+//! and reads nothing ahead. Its session keeps the group alive, by naming it whenever it is renewed. All that is more
+//! than bytes (truncation, locks, attributes) is the client's own business at the shard.
+//!
+//! Lock order: `joined` is a leaf.
+
+use crate::file_objects::FileObjects;
+use crate::files::Files;
+use crate::handle::Handle;
+use crate::lock::lock;
+use crate::objects::{ObjectWrite, Objects, Registration};
+use crate::open_inode::{Target, end_of, write_failed};
+use crate::shell::Shell;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use weft_protocol::data::DataOperation;
+use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
+use weft_protocol::{ClusterMap, Error, GroupOpen, InodeNumber, NodeId, Result, SessionId, ShardId, routing};
+
+/// The groups that a client has joined.
+#[derive(Default)]
+pub struct JoinedGroups(Mutex<BTreeMap<SessionId, Joined>>);
+
+struct Joined {
+    shard: ShardId,
+    /// By so many handles.
+    handles: usize,
+}
+
+impl JoinedGroups {
+    fn join(&self, group: SessionId, inode: InodeNumber) {
+        let mut joined = lock(&self.0);
+        joined.entry(group).or_insert(Joined { shard: routing::of_inode(inode), handles: 0 }).handles += 1;
+    }
+
+    fn leave(&self, group: SessionId) {
+        let mut joined = lock(&self.0);
+        let Some(record) = joined.get_mut(&group) else { return };
+        record.handles -= 1;
+        if record.handles == 0 {
+            joined.remove(&group);
+        }
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    /// Those at shards of a node, for a renewal.
+    pub fn at(&self, map: &ClusterMap, node: NodeId) -> Vec<(ShardId, SessionId)> {
+        let joined = lock(&self.0);
+        let of_node = joined.iter().filter(|(_, record)| map.node_of(record.shard) == Some(node));
+        of_node.map(|(group, record)| (record.shard, *group)).collect()
+    }
+
+    /// The nodes that have to be told of them.
+    pub fn nodes(&self, map: &ClusterMap) -> Vec<NodeId> {
+        let mut nodes: Vec<_> = lock(&self.0).values().filter_map(|record| map.node_of(record.shard)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// A handle of a file that a group has open. To be closed with [`Files::leave_group`].
+pub struct GroupHandle<S: Shell> {
+    pub open: GroupOpen,
+    objects: FileObjects,
+    /// What memory RDMA transfers register.
+    registration: Option<Registration<S>>,
+}
+
+impl<S: Shell> Files<S> {
+    /// Opens the file of a handle for a group, which this client has joined then. The file gets its objects, if the
+    /// handle writes: all members have to write to the same. One message, and those of buffered writes.
+    pub async fn open_group(&self, handle: &Handle<S>) -> Result<GroupOpen> {
+        let (calls, inode) = (self.calls(), handle.open.inode);
+        let access = handle.options.access;
+        if access.writes() {
+            handle.open.clear_set_id(&self.objects, &handle.who).await?;
+            handle.open.give_objects(&self.objects).await?;
+        }
+        // Who runs a file may read it by this handle.
+        let access = if access == Access::Execute { Access::Read } else { access };
+        let group = SessionId(calls.shell.random());
+        let request = ShardRequest::OpenGroup { inode, access, group };
+        let answer = calls.call(&handle.who, routing::of_inode(inode), request).await?.answer;
+        let ShardAnswer::Opened { attributes, capability, others, .. } = answer else { return Err(Error::Malformed) };
+        calls.groups.join(group, inode);
+        calls.shell.renew_soon();
+        Ok(GroupOpen {
+            file_system: calls.map().name.clone(),
+            inode,
+            group,
+            access,
+            append: handle.options.append,
+            synced: false,
+            layout: attributes.layout,
+            rights: capability.into_iter().chain(others).collect(),
+        })
+    }
+
+    /// A handle of a file that a group has open. No message is awaited. `None`: the file had no object then, so that
+    /// there are no rights.
+    pub fn join_group(&self, open: GroupOpen, registration: Option<Registration<S>>) -> Result<Option<GroupHandle<S>>> {
+        let Some((first, others)) = open.rights.split_first() else { return Ok(None) };
+        let objects = FileObjects::told(&open.layout, Some(*first), others).ok_or(Error::Malformed)?;
+        self.calls().groups.join(open.group, open.inode);
+        self.calls().shell.renew_soon();
+        Ok(Some(GroupHandle { open, objects, registration }))
+    }
+
+    /// A handle is closed, or the client that has opened the file for the group has no use for it any more.
+    pub fn leave_group(&self, group: SessionId) {
+        self.calls().groups.leave(group);
+        self.calls().shell.renew_soon();
+    }
+
+    /// Makes sure that the nodes of the joined groups can be told that this session lives.
+    pub async fn attend_groups(&self) {
+        for node in self.calls().groups.nodes(&self.calls().map()) {
+            // Tried again with the next renewal.
+            drop(self.calls().link(node).await);
+        }
+    }
+}
+
+/// All fail with [`Error::CapabilityRejected`] or [`Error::NoObject`] when the rights are void: the group has ended, or
+/// they are too old.
+impl<S: Shell> GroupHandle<S> {
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    pub async fn read_at(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if !self.open.access.reads() {
+            return Err(Error::BadHandle);
+        }
+        io.read_objects((self.open.inode, &self.objects, false), buffer, offset, self.registration).await
+    }
+
+    /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns.
+    /// [`Error::NotSupported`]: an append to a striped file.
+    pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<()> {
+        let GroupOpen { access, append, inode, .. } = self.open;
+        if !access.writes() {
+            return Err(Error::BadHandle);
+        }
+        if append && self.objects.is_striped() {
+            return Err(Error::NotSupported);
+        }
+        end_of(offset, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let operation = if append { DataOperation::Append } else { DataOperation::Write };
+        let write = ObjectWrite::new((inode, self.objects.clone()), operation, false);
+        let mut target: Target<S> = Target::Object { write, registration: self.registration };
+        let written = target.write(io, bytes, offset, false).await;
+        written.map(drop).map_err(|error| write_failed(error, append, target.may_have_landed()))
+    }
+
+    /// Brings what was written to the servers' devices.
+    pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        io.sync_objects(self.open.inode, &self.objects).await
+    }
+
+    /// Size of the file, as its objects tell.
+    pub async fn size(&self, io: &Objects<S>) -> Result<u64> {
+        io.stat_objects(self.open.inode, &self.objects).await.map(|told| told.size)
+    }
+}

@@ -1,0 +1,268 @@
+//! Handles that one client exports and others import, over real nodes: what they cost, what others see, what ends them.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+use weft_client::protocol::message::node::NodeRequest;
+use weft_client::protocol::message::shard::{Access, CreateFile};
+use weft_client::protocol::{Error, GroupOpen, InodeNumber, LockMode, LockRange, Name, NodeId, RangeLock, StripePlan};
+use weft_client::{Client, File, OpenOptions, Way};
+use weft_protocol::{Credentials, routing};
+use weft_tests::{FileSystem, Stored, Wanted, contents, open, pattern, with_each_store};
+
+with_each_store! {
+    members_use_a_file_without_a_word_to_its_shard,
+    the_file_outlives_its_exporter_and_its_name,
+    all_of_a_striped_file_is_shared,
+    appends_of_members_do_not_mix,
+}
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
+
+fn me() -> Credentials {
+    FileSystem::me()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+/// As another process gets it.
+fn passed(file: &File) -> GroupOpen {
+    GroupOpen::from_bytes(&file.export().unwrap().to_bytes()).unwrap()
+}
+
+fn import(client: &Client, open: &GroupOpen) -> File {
+    client.import(&me(), open.clone(), None).unwrap()
+}
+
+fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0; bytes];
+    let count = file.read_at(&mut buffer, offset).unwrap();
+    buffer.truncate(count);
+    buffer
+}
+
+fn eventually(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Objects on all nodes.
+fn objects(client: &Client) -> u64 {
+    client.space().unwrap().nodes.into_iter().map(|(_, space)| space.unwrap().objects).sum()
+}
+
+fn members_use_a_file_without_a_word_to_its_shard(stored: Stored) {
+    for (way, near) in [(Way::Auto, true), (Way::Unix, true), (Way::Tcp, false)] {
+        let fs = FileSystem::start(Wanted { stored, near, ..Wanted::default() });
+        let (exporter, member, other) = (fs.client(way), fs.client(way), fs.client(way));
+        let file = open(&exporter, "f", BOTH);
+        // Gathered: it has to be written back for the others.
+        file.write_at(&pattern(10_000, 1), 0).unwrap();
+        let passed = passed(&file);
+        let before = member.counters().shard_calls;
+        let shared = import(&member, &passed);
+        assert_eq!((read(&shared, 0, 20_000), shared.size().unwrap()), (pattern(10_000, 1), 10_000));
+        let seen_by = open(&other, "f", OpenOptions::READ);
+        for round in 0..50usize {
+            let bytes = pattern(3000 + round, round);
+            shared.write_at(&bytes, 5000 + round as u64).unwrap();
+            assert_eq!(read(&seen_by, 5000 + round as u64, bytes.len()), bytes, "round {round}");
+            file.write_at(&bytes, 20_000).unwrap();
+            assert_eq!(read(&shared, 20_000, bytes.len()), bytes, "round {round}");
+        }
+        shared.sync().unwrap();
+        assert_eq!(member.counters().shard_calls, before, "{way:?}");
+        // Others are told the size that it has by now.
+        let size = 40_000;
+        shared.write_at(b"end", size - 3).unwrap();
+        assert_eq!(other.lookup(&me(), ROOT, &name("f")).unwrap().attributes.size, size);
+        drop((file, shared));
+        assert_eq!(other.lookup(&me(), ROOT, &name("f")).unwrap().attributes.size, size);
+        drop(seen_by);
+        let again = open(&other, "f", OpenOptions::READ);
+        assert_eq!(again.size().unwrap(), size);
+    }
+}
+
+fn the_file_outlives_its_exporter_and_its_name(stored: Stored) {
+    let fs = FileSystem::start(Wanted { stored, ..Wanted::default() });
+    let (exporter, member, other) = (fs.client(Way::Auto), fs.client(Way::Auto), fs.client(Way::Tcp));
+    let file = open(&exporter, "f", BOTH);
+    file.write_at(b"first", 0).unwrap();
+    let shared = import(&member, &passed(&file));
+    // The second is told of it by the first member's handle, as by the exporter's.
+    let second = import(&other, &passed(&shared));
+    drop(file);
+    exporter.close().unwrap();
+    other.unlink(&me(), ROOT, &name("f")).unwrap();
+    shared.write_at(b"later", 5).unwrap();
+    assert_eq!(read(&second, 0, 99), b"firstlater");
+    drop(shared);
+    // Longer than a term: the group is heard with its last member.
+    thread::sleep(Duration::from_secs(12));
+    second.write_at(b"last!", 10).unwrap();
+    assert_eq!(read(&second, 0, 99), b"firstlaterlast!");
+    assert_eq!(objects(&other), 1);
+    drop(second);
+    eventually("the file's bytes are gone with the last handle", 5, || objects(&other) == 0);
+}
+
+fn all_of_a_striped_file_is_shared(stored: Stored) {
+    let fs = FileSystem::start(Wanted { nodes: 4, stored, ..Wanted::default() });
+    let (exporter, member) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let plan = StripePlan::new(4, 64 << 10);
+    let directory = exporter.make_directory(&me(), ROOT, &name("striped"), 0o755).unwrap().attributes.inode;
+    exporter.stripe(&me(), directory, plan).unwrap();
+    let create = Some(CreateFile { mode: 0o644, exclusive: true });
+    let (file, _) = exporter.open_at(&me(), directory, &name("f"), BOTH, create).unwrap();
+    let shared = import(&member, &passed(&file));
+    let before = member.counters().shard_calls;
+    let bytes = pattern(1 << 20, 3);
+    shared.write_at(&bytes[500_000..], 500_000).unwrap();
+    assert_eq!(file.size().unwrap(), 1 << 20);
+    file.write_at(&bytes[..500_000], 0).unwrap();
+    assert_eq!((read(&shared, 0, 2 << 20), shared.size().unwrap()), (bytes.clone(), 1 << 20));
+    assert_eq!(member.counters().shard_calls, before);
+    let appending = OpenOptions { append: true, ..BOTH };
+    let (file, _) = exporter.open_at(&me(), directory, &name("f"), appending, None).unwrap();
+    let shared = import(&member, &passed(&file));
+    assert_eq!(shared.write_at(b"x", 0), Err(Error::NotSupported));
+    assert_eq!(contents(&member, file.inode()), bytes);
+}
+
+fn appends_of_members_do_not_mix(stored: Stored) {
+    let fs = FileSystem::start(Wanted { stored, ..Wanted::default() });
+    let exporter = fs.client(Way::Auto);
+    let file = open(&exporter, "log", OpenOptions { append: true, ..BOTH });
+    let passed = passed(&file);
+    let lines = 200;
+    thread::scope(|scope| {
+        for number in 0..3u8 {
+            let (fs, passed) = (&fs, &passed);
+            scope.spawn(move || {
+                let client = fs.client(if number == 0 { Way::Tcp } else { Way::Auto });
+                let shared = import(&client, passed);
+                for _ in 0..lines {
+                    shared.write_at(&[b'a' + number; 100], 0).unwrap();
+                }
+            });
+        }
+    });
+    let all = contents(&exporter, file.inode());
+    assert_eq!(all.len(), 3 * lines * 100);
+    assert!(all.chunks(100).all(|line| line.iter().all(|byte| *byte == line[0])));
+}
+
+#[test]
+fn a_handle_allows_what_the_exported_one_does() {
+    let fs = FileSystem::start(Wanted::default());
+    let (exporter, member) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    open(&exporter, "f", BOTH).write_at(b"bytes", 0).unwrap();
+    let reads = import(&member, &passed(&open(&exporter, "f", OpenOptions::READ)));
+    assert_eq!(read(&reads, 0, 9), b"bytes");
+    assert_eq!(reads.write_at(b"x", 0), Err(Error::BadHandle));
+    assert_eq!(reads.truncate(0), Err(Error::BadHandle));
+    // Also for who says otherwise: the rights are signed.
+    let mut forged = passed(&open(&exporter, "f", OpenOptions::READ));
+    forged.access = Access::ReadWrite;
+    forged.group = weft_client::protocol::SessionId(77);
+    let writes = import(&member, &forged);
+    assert_eq!(writes.write_at(b"by the file's own mode", 0), Ok(()), "opened anew, as its user may");
+    let mut other = passed(&reads);
+    other.file_system = "another".to_owned();
+    assert_eq!(member.import(&me(), other, None).err(), Some(Error::Invalid));
+}
+
+#[test]
+fn what_is_more_than_bytes_goes_to_the_shard() {
+    let fs = FileSystem::start(Wanted::default());
+    let (exporter, member) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let file = open(&exporter, "f", BOTH);
+    file.write_at(b"0123456789", 0).unwrap();
+    let shared = import(&member, &passed(&file));
+    shared.truncate(4).unwrap();
+    assert_eq!((read(&file, 0, 99), read(&shared, 0, 99)), (b"0123".to_vec(), b"0123".to_vec()));
+    let range = LockRange { start: 0, end: 9 };
+    shared.lock(&[RangeLock { range, mode: LockMode::Exclusive }]).unwrap();
+    let refused = file.try_lock(&[RangeLock { range, mode: LockMode::Shared }]);
+    assert_eq!(refused, Err(Error::WouldBlock));
+    shared.unlock(&[range]).unwrap();
+    file.try_lock(&[RangeLock { range, mode: LockMode::Shared }]).unwrap();
+    file.truncate(0).unwrap();
+    assert_eq!(shared.size().unwrap(), 0);
+    shared.write_at(b"again", 0).unwrap();
+    assert_eq!(read(&file, 0, 99), b"again");
+}
+
+#[test]
+fn a_file_without_bytes_can_be_exported_too() {
+    let fs = FileSystem::start(Wanted::default());
+    let (exporter, member) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let file = open(&exporter, "written", OpenOptions { truncate: false, ..OpenOptions::WRITE });
+    let shared = import(&member, &passed(&file));
+    shared.write_at(b"by a member", 0).unwrap();
+    assert_eq!(contents(&exporter, file.inode()), b"by a member");
+    // To be read only: there is nothing that it could have a right to.
+    let created = open(&exporter, "read", BOTH);
+    let shared = import(&member, &passed(&open(&exporter, "read", OpenOptions::READ)));
+    assert_eq!(read(&shared, 0, 9), b"");
+    created.write_at(b"now", 0).unwrap();
+    assert_eq!(read(&shared, 0, 9), b"now");
+}
+
+#[test]
+fn a_group_that_is_over_leaves_a_file_as_any_other() {
+    let fs = FileSystem::start(Wanted { shards_per_node: 1, ..Wanted::default() });
+    let (exporter, member) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let file = open(&exporter, "f", BOTH);
+    file.write_at(b"bytes", 0).unwrap();
+    let passed = passed(&file);
+    let shared = import(&member, &passed);
+    drop(file);
+    drop(shared);
+    eventually("the group ends with its last handle", 5, || {
+        // Who imports at once is in the group before the shard has heard that he left.
+        thread::sleep(Duration::from_millis(100));
+        let calls = member.counters().shard_calls;
+        let late = import(&member, &passed);
+        read(&late, 0, 9) == b"bytes" && member.counters().shard_calls > calls
+    });
+    let late = import(&member, &passed);
+    late.write_at(b"BYTES", 0).unwrap();
+    late.sync().unwrap();
+    assert_eq!(contents(&exporter, late.inode()), b"BYTES");
+    exporter.unlink(&me(), ROOT, &name("f")).unwrap();
+    drop(late);
+    eventually("it is removed", 5, || objects(&exporter) == 0);
+    let gone = import(&member, &passed);
+    assert_eq!(gone.read_at(&mut [0; 9], 0), Err(Error::Stale));
+}
+
+#[test]
+fn members_go_on_when_the_shard_moves() {
+    let fs = FileSystem::start(Wanted { shards_per_node: 1, ..Wanted::default() });
+    let (exporter, member, other) = (fs.client(Way::Auto), fs.client(Way::Auto), fs.client(Way::Auto));
+    let file = open(&exporter, "f", BOTH);
+    file.write_at(b"bytes", 0).unwrap();
+    let shared = import(&member, &passed(&file));
+    drop(file);
+    let shard = routing::of_inode(shared.inode());
+    let from = other.map().node_of(shard).unwrap();
+    other.node_request(NodeId(0), NodeRequest::Move { shard, to: NodeId(1 - from.0) }).unwrap();
+    other.unlink(&me(), ROOT, &name("f")).unwrap();
+    let end = Instant::now() + Duration::from_secs(13);
+    while Instant::now() < end {
+        assert_eq!(read(&shared, 0, 9), b"bytes");
+        shared.write_at(b"bytes", 0).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(shared);
+    eventually("it is removed", 5, || objects(&other) == 0);
+}
