@@ -102,6 +102,16 @@ int weft_root(weft_t fs, weft_file_t *directory);
 /* Writes back and closes. Errors of earlier writes show here; the handle is gone in any case. */
 int weft_close(weft_file_t file);
 
+/* One process opens, many use: `weft_export` returns bytes that open the file as this handle has it open, in any process
+ * that has a key of the file system; `weft_import` makes a handle of them, and asks no metadata server. Keep them as
+ * secret as the file. With length 0 the length that it would take is returned; -ERANGE: it takes more. A file that is
+ * open so counts as open once, until the last of these handles is closed, or its process has ended: it outlives the one
+ * that exported it, and its name. Nobody caches the file meanwhile. Before anybody has imported it, it lasts 10 s beyond
+ * the exporter's close. Where it has ended, a handle that is imported opens the file anew: -ESTALE, if that is gone.
+ * `hints`: `rdma=`, NULL for none. Threads, forks and closing are as for any handle; positions are not shared. */
+ssize_t weft_export(weft_file_t file, void *handle, size_t length);
+int weft_import(weft_t fs, const void *handle, size_t length, const char *hints, weft_file_t *file);
+
 /* At an offset, straight between the caller's memory and the file. Reads are short at the end of the file only, writes
  * never: they write all or fail. With O_APPEND, writes go to the end, and no other's lands between their bytes. A read
  * sees each write that returned before it began, whoever made it; of one under way it may see a part. */

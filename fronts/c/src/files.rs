@@ -60,6 +60,38 @@ extern "C" fn weft_root(fs: FsHandle, directory: Option<&mut FileHandle>) -> c_i
     })
 }
 
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_export(file: FileHandle, handle: *mut c_void, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let into = unsafe { raw::slice_mut(handle.cast::<u8>(), length, "handle") }?;
+        raw::store(&file.export()?, into, || "the exported handle".to_owned())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_import(
+    fs: FsHandle,
+    handle: *const c_void,
+    length: usize,
+    hints: *const c_char,
+    file: Option<&mut FileHandle>,
+) -> c_int {
+    status(|| {
+        let file = out(file)?;
+        let fs = fs.get()?;
+        // SAFETY: both are as `weft.h` says.
+        let (exported, hints) =
+            unsafe { (raw::slice(handle.cast::<u8>(), length, "handle")?, raw::optional_text(hints)) };
+        let hints = hints.map(Hints::parse).transpose()?.unwrap_or_default();
+        *file = FileHandle::new(Arc::new(OpenFile::import(&fs, exported, &hints)?))?;
+        Ok(())
+    })
+}
+
 /// Where a handle goes: none, as long as the call has not succeeded.
 fn out(file: Option<&mut FileHandle>) -> Outcome<&mut FileHandle> {
     let file = raw::required(file, "the place for the handle")?;

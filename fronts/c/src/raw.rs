@@ -125,3 +125,15 @@ pub fn unsigned(number: i64, what: &str) -> Outcome<u64> {
 pub fn range(offset: i64, bytes: usize) -> Outcome<u64> {
     checked_range(unsigned(offset, "the offset")?, bytes)
 }
+
+/// Stores a value, or tells its length where there is no room.
+pub fn store(value: &[u8], into: &mut [u8], what: impl FnOnce() -> String) -> Outcome<usize> {
+    if !into.is_empty() {
+        if value.len() > into.len() {
+            let text = format!("{}: has {} bytes, more than {}", what(), value.len(), into.len());
+            return Err(Failure::new(libc::ERANGE, text));
+        }
+        into[..value.len()].copy_from_slice(value);
+    }
+    Ok(value.len())
+}

@@ -4,19 +4,7 @@ use crate::border::{count, status};
 use crate::connection::FsHandle;
 use crate::raw;
 use std::ffi::{c_char, c_int, c_void};
-use weft_library::{Failure, Outcome, Place, expectation};
-
-/// Stores a value, or tells its length where there is no room.
-fn store(value: &[u8], into: &mut [u8], what: impl FnOnce() -> String) -> Outcome<usize> {
-    if !into.is_empty() {
-        if value.len() > into.len() {
-            let text = format!("{}: has {} bytes, more than {}", what(), value.len(), into.len());
-            return Err(Failure::new(libc::ERANGE, text));
-        }
-        into[..value.len()].copy_from_slice(value);
-    }
-    Ok(value.len())
-}
+use weft_library::{Place, expectation};
 
 /// See `weft.h`.
 #[unsafe(no_mangle)]
@@ -34,7 +22,7 @@ extern "C" fn weft_getxattr(
             let place = Place::new(&fs, raw::text(path, "path")?);
             (place, raw::text(name, "name")?, raw::slice_mut(value.cast::<u8>(), length, "value")?)
         };
-        store(&place.xattr(name)?, into, || format!("{} of {place}", String::from_utf8_lossy(name)))
+        raw::store(&place.xattr(name)?, into, || format!("{} of {place}", String::from_utf8_lossy(name)))
     })
 }
 
@@ -72,7 +60,7 @@ extern "C" fn weft_listxattr(fs: FsHandle, path: *const c_char, names: *mut c_ch
             list.extend_from_slice(&name);
             list.push(0);
         }
-        store(&list, into, || format!("the extended attributes of {place}"))
+        raw::store(&list, into, || format!("the extended attributes of {place}"))
     })
 }
 

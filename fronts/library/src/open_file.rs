@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_client::{File, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
-use weft_protocol::{Error, FileKind, InodeNumber};
+use weft_protocol::{Error, FileKind, GroupOpen, InodeNumber};
 
 /// Flags that say nothing here.
 const IGNORED: c_int = libc::O_CLOEXEC | libc::O_LARGEFILE | libc::O_NOCTTY | libc::O_NOATIME | libc::O_NONBLOCK;
@@ -28,6 +28,7 @@ const KNOWN: c_int = libc::O_ACCMODE
 pub struct OpenFile {
     pub fs: Arc<FileSystem>,
     what: What,
+    access: Access,
     /// Each write is on the device before it returns.
     synced: bool,
     pub appends: bool,
@@ -126,7 +127,44 @@ impl OpenFile {
 
     fn new(fs: &Arc<FileSystem>, what: What, flags: &Flags) -> Self {
         let Flags { options, synced, .. } = flags;
-        Self { fs: Arc::clone(fs), what, synced: *synced, appends: options.append, position: Mutex::new(0) }
+        let (access, appends, position) = (options.access, options.append, Mutex::new(0));
+        Self { fs: Arc::clone(fs), what, access, synced: *synced, appends, position }
+    }
+
+    /// Opens the file for other processes, and returns bytes by which they use it ([`OpenFile::import`]): a right for
+    /// whoever has these and a key of the file system.
+    pub fn export(&self) -> Outcome<Vec<u8>> {
+        let open = self.file()?.export().explain(|| "export")?;
+        Ok(GroupOpen { synced: self.synced, ..open }.to_bytes())
+    }
+
+    /// Opens what another process has exported, as it is open there.
+    pub fn import(fs: &Arc<FileSystem>, exported: &[u8], hints: &Hints) -> Outcome<Self> {
+        if hints.layout.is_some() {
+            return Err(Failure::invalid("a layout is for files that are made"));
+        }
+        let refusal = |_| Failure::invalid("these are no bytes of a handle that this version of Weft has exported");
+        let open = GroupOpen::from_bytes(exported).map_err(refusal)?;
+        let own = &fs.client.map().name;
+        if open.file_system != *own {
+            let text = format!("the handle is of file system '{}', this one is '{own}'", open.file_system);
+            return Err(Failure::invalid(text));
+        }
+        let (access, synced, appends) = (open.access, open.synced, open.append);
+        let file = fs.client.import(&fs.who, open, hints.registration).explain(|| "import")?;
+        let (fs, what, position) = (Arc::clone(fs), What::File(file), Mutex::new(0));
+        Ok(Self { fs, what, access, synced, appends, position })
+    }
+
+    /// Access, `O_APPEND` and `O_SYNC`, as the flags of an open say them.
+    pub fn flags(&self) -> c_int {
+        let access = match (self.access.reads(), self.access.writes()) {
+            (true, true) => libc::O_RDWR,
+            (_, false) => libc::O_RDONLY,
+            (false, true) => libc::O_WRONLY,
+        };
+        let appends = if self.appends { libc::O_APPEND } else { 0 };
+        access | appends | if self.synced { libc::O_SYNC } else { 0 }
     }
 
     /// The inode that is open.

@@ -45,6 +45,74 @@ static void forks(const char *file_system)
     EXPECT(0, weft_disconnect(fs));
 }
 
+/* A process that exports a file, tells of it, and waits to be killed. */
+static void export_and_wait(const char *file_system, int to)
+{
+    char handle[256];
+    weft_t fs = connected(file_system);
+    weft_file_t file = opened(fs, "/exported", O_RDWR | O_CREAT | O_TRUNC);
+    EXPECT(8, weft_pwrite(file, "exporter", 8, 0));
+    ssize_t length = weft_export(file, NULL, 0);
+    CHECK(length > 0 && (size_t)length <= sizeof handle);
+    REFUSED(ERANGE, "exported handle", weft_export(file, handle, 1));
+    EXPECT(length, weft_export(file, handle, sizeof handle));
+    CHECK(write(to, handle, length) == length);
+    pause();
+}
+
+/* The handle of a process that is killed is used by others as long as they have it open, also without its name. */
+static void exports(const char *file_system)
+{
+    int pipes[2];
+    char handle[256], text[32];
+    weft_t fs = connected(file_system);
+    CHECK(pipe(pipes) == 0);
+    fflush(stdout);
+    pid_t exporter = fork();
+    if (exporter == 0) {
+        export_and_wait(file_system, pipes[1]);
+        _exit(0);
+    }
+    ssize_t length = read(pipes[0], handle, sizeof handle);
+    CHECK(length > 0);
+    weft_file_t file, second;
+    EXPECT(0, weft_import(fs, handle, length, "rdma=auto", &file));
+    EXPECT(8, weft_pread(file, text, sizeof text, 0));
+    CHECK(memcmp(text, "exporter", 8) == 0);
+    CHECK(kill(exporter, SIGKILL) == 0);
+    EXPECT(-1, status_of(exporter));
+    EXPECT(0, weft_unlink(fs, "/exported"));
+    EXPECT(7, weft_pwrite(file, " killed", 7, 8));
+    EXPECT(0, weft_import(fs, handle, length, NULL, &second));
+    EXPECT(15, weft_read(second, text, sizeof text));
+    CHECK(memcmp(text, "exporter killed", 15) == 0);
+    EXPECT(0, weft_fsync(file));
+    EXPECT(0, weft_close(file));
+    EXPECT(3, weft_pwrite(second, "end", 3, 15));
+
+    weft_file_t none;
+    REFUSED(EINVAL, "handle", weft_import(fs, handle, length - 1, NULL, &none));
+    REFUSED(EINVAL, "handle", weft_import(fs, "", 0, NULL, &none));
+    REFUSED(EINVAL, "layout", weft_import(fs, handle, length, "whole", &none));
+    REFUSED(EFAULT, "NULL", weft_import(fs, NULL, length, NULL, &none));
+    REFUSED(EFAULT, "place", weft_import(fs, handle, length, NULL, NULL));
+    EXPECT(-EBADF, weft_export(none, handle, sizeof handle));
+    weft_file_t root;
+    EXPECT(0, weft_root(fs, &root));
+    REFUSED(EISDIR, "directory", weft_export(root, handle, sizeof handle));
+    EXPECT(0, weft_close(root));
+    for (ssize_t at = 0; at < length; at++) { /* whatever it is by then, it opens that file or nothing */
+        handle[at] ^= 0x20;
+        if (weft_import(fs, handle, length, NULL, &none) == 0) {
+            weft_pread(none, text, sizeof text, 0);
+            EXPECT(0, weft_close(none));
+        }
+        handle[at] ^= 0x20;
+    }
+    EXPECT(0, weft_close(second));
+    EXPECT(0, weft_disconnect(fs));
+}
+
 static volatile sig_atomic_t handled_by;
 
 static void note(int signal)
@@ -90,6 +158,7 @@ static void ends(const char *file_system)
 
 const struct test process_tests[] = {
     {"forks", forks},
+    {"exports", exports},
     {"signals", signals},
     {"ends", ends},
     {NULL, NULL},
