@@ -104,6 +104,16 @@ impl PyFile {
         self.file.call(py, |file| file.file()?.sync().explain(|| "sync"))
     }
 
+    /// Access and `O_APPEND`, as flags of `os.open`.
+    #[getter]
+    fn flags(&self, py: Python<'_>) -> PyResult<i32> {
+        self.file.call(py, |file| Ok(file.flags()))
+    }
+
+    fn export<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.file.call(py, |file| file.export()).map(|handle| PyBytes::new(py, &handle))
+    }
+
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.file.call(py, |file| file.size())
     }

@@ -135,6 +135,16 @@ impl PyFileSystem {
         })
     }
 
+    /// Opens what another process has exported.
+    fn import_file(&self, py: Python<'_>, handle: &[u8], hints: &str) -> PyResult<PyFile> {
+        let hints = Hints::parse(hints.as_bytes()).map_err(raise)?;
+        self.fs.call(py, |fs| {
+            let file = OpenFile::import(fs, handle, &hints)?;
+            let flags = file.flags();
+            Ok(PyFile::new(file, flags))
+        })
+    }
+
     fn open_listing(&self, py: Python<'_>, path: Text) -> PyResult<PyListing> {
         self.at(py, &path, |place| {
             let directory = OpenFile::open(&place, libc::O_RDONLY | libc::O_DIRECTORY, 0, &Hints::default())?;

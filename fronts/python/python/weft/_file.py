@@ -124,6 +124,13 @@ class File(io.RawIOBase):
         self._native.truncate(size)
         return size
 
+    def export(self) -> bytes:
+        """Bytes by which other processes use the file as it is open here, with ``FileSystem.import_handle``, and ask no
+        metadata server: one process opens and sends them to many, as with ``multiprocessing`` or MPI. They are a right
+        to the file for whoever has a key of the file system."""
+        self.flush()
+        return self._native.export()
+
     def size(self) -> int:
         """Its size."""
         return self._native.size()

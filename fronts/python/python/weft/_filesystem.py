@@ -248,6 +248,13 @@ class FileSystem(_native.FileSystem):
             raw.close()
             raise
 
+    def import_handle(self, handle: bytes, *, hints: str = "") -> File:
+        """Opens what another process has exported with ``File.export``, without a buffer. The position is one of its
+        own. The file stays open for all as long as one of them has it open, whatever becomes of the first, or of its
+        name. ``hints``: ``rdma=static``, ``dynamic`` or ``auto``."""
+        native = self.import_file(handle, hints)
+        return File(native, "<imported>", native.flags)
+
     def read_bytes(self, path: StrOrBytesPath) -> bytes:
         """All of a file."""
         with self.open(path, "rb", 0) as file:

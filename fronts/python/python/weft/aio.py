@@ -132,6 +132,7 @@ class AsyncFile(_InThreads[File]):
     truncate = _in_thread(File.truncate)
     seek = _in_thread(File.seek)
     tell = _in_thread(File.tell)
+    export = _in_thread(File.export)
     size = _in_thread(File.size)
     stat = _in_thread(File.stat)
     unlock = _in_thread(File.unlock)
@@ -157,6 +158,11 @@ class AsyncFileSystem(_InThreads[FileSystem]):
         file = await self._run(call)
         assert isinstance(file, File)
         return AsyncFile(file, self._pool)
+
+    async def import_handle(self, handle: bytes, *, hints: str = "") -> AsyncFile:
+        """As ``FileSystem.import_handle``."""
+        call = functools.partial(self.blocking.import_handle, handle, hints=hints)
+        return AsyncFile(await self._run(call), self._pool)
 
     async def close(self) -> None:
         """Writes back, disconnects and ends the threads."""

@@ -114,6 +114,7 @@ def test_all_calls_of_the_blocking_classes_are_there_as_coroutines():
             # Without a wait, or steps of others.
             "check_access",
             "closed",
+            "import_file",
             "locate_files",
             "name",
             "open_file",
