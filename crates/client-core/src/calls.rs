@@ -5,7 +5,7 @@
 mod routes;
 
 use crate::cache::Cache;
-use crate::group::JoinedGroups;
+use crate::joined_groups::JoinedGroups;
 use crate::link::{ATTEMPTS_MAX, Link, SlotFor};
 use crate::lock::lock;
 use crate::lock_table::Locks;

@@ -3,67 +3,16 @@
 //! A client that has such a handle knows the file's objects, and nothing else: it holds no lease, so it buffers nothing
 //! and reads nothing ahead. Its session keeps the group alive, by naming it whenever it is renewed. All that is more
 //! than bytes (truncation, locks, attributes) is the client's own business at the shard.
-//!
-//! Lock order: `joined` is a leaf.
 
 use crate::file_objects::FileObjects;
 use crate::files::Files;
 use crate::handle::Handle;
-use crate::lock::lock;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_inode::{Target, end_of, write_failed};
 use crate::shell::Shell;
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
-use weft_protocol::{ClusterMap, Error, GroupOpen, InodeNumber, NodeId, Result, SessionId, ShardId, routing};
-
-/// The groups that a client has joined.
-#[derive(Default)]
-pub struct JoinedGroups(Mutex<BTreeMap<SessionId, Joined>>);
-
-struct Joined {
-    shard: ShardId,
-    /// By so many handles.
-    handles: usize,
-}
-
-impl JoinedGroups {
-    fn join(&self, group: SessionId, inode: InodeNumber) {
-        let mut joined = lock(&self.0);
-        joined.entry(group).or_insert(Joined { shard: routing::of_inode(inode), handles: 0 }).handles += 1;
-    }
-
-    fn leave(&self, group: SessionId) {
-        let mut joined = lock(&self.0);
-        let Some(record) = joined.get_mut(&group) else { return };
-        record.handles -= 1;
-        if record.handles == 0 {
-            joined.remove(&group);
-        }
-    }
-
-    /// Whether there are any.
-    pub fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
-    }
-
-    /// Those at shards of a node, for a renewal.
-    pub fn at(&self, map: &ClusterMap, node: NodeId) -> Vec<(ShardId, SessionId)> {
-        let joined = lock(&self.0);
-        let of_node = joined.iter().filter(|(_, record)| map.node_of(record.shard) == Some(node));
-        of_node.map(|(group, record)| (record.shard, *group)).collect()
-    }
-
-    /// The nodes that have to be told of them.
-    pub fn nodes(&self, map: &ClusterMap) -> Vec<NodeId> {
-        let mut nodes: Vec<_> = lock(&self.0).values().filter_map(|record| map.node_of(record.shard)).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
-    }
-}
+use weft_protocol::{Error, GroupOpen, Result, SessionId, routing};
 
 /// A handle of a file that a group has open. To be closed with [`Files::leave_group`].
 pub struct GroupHandle<S: Shell> {

@@ -301,6 +301,21 @@ impl<S: Shell> OpenInode<S> {
         gathered
     }
 
+    /// Gives a file without objects its objects, and has the shard know of them.
+    pub(crate) async fn give_objects(&self, io: &Objects<S>) -> Result<()> {
+        let mut state = self.lock(io).await?;
+        while state.draining > 0 {
+            drop(self.state.wait(state).await);
+            state = self.lock(io).await?;
+        }
+        state.regain_to_write(io).await?;
+        state.ensure_object(io).await?;
+        if state.known.object_is_new() {
+            state.publish_objects(io).await.inspect_err(|_| state.write_not_reported(io))?;
+        }
+        Ok(())
+    }
+
     /// A write; [`OpenInode::write`] makes it again when pages of other kernels are in its way.
     async fn write_once(
         &self,

@@ -185,9 +185,9 @@ impl<'a> Gates<'a> {
         Ok(())
     }
 
-    /// Returns the guard for a request about a file of this shard, by a right of this session or group. Waits until this
-    /// storage server may serve the shard. [`Error::SessionEnded`]: the session is fenced; [`Error::Unreachable`]: the
-    /// shard's node does not answer.
+    /// Returns the guard for a request about a file of this shard, by a right of this session or group. Waits until
+    /// this storage server may serve the shard. [`Error::SessionEnded`]: the session is fenced;
+    /// [`Error::Unreachable`]: the shard's node does not answer.
     pub fn guard(&self, session: SessionId, shard: ShardId) -> Result<RequestGuard<'a>> {
         let gate = self.gate(session, shard)?;
         let guard = RequestGuard {

@@ -5,12 +5,11 @@
 //! told to (by a mount), large sequential ones are gathered, too. Without the lease each write is at the server when
 //! it returns.
 
-use super::OpenInode;
 use super::state::{Descriptor, RIGHT_MARGIN_MS, State};
 use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
-use crate::shell::{Monitor, Shell};
+use crate::shell::Shell;
 use crate::tuning::Tuning;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
@@ -87,23 +86,6 @@ pub(crate) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
     offset.checked_add(bytes as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)
 }
 
-impl<S: Shell> OpenInode<S> {
-    /// Gives a file without objects its objects, and has the shard know of them.
-    pub(crate) async fn give_objects(&self, io: &Objects<S>) -> Result<()> {
-        let mut state = self.lock(io).await?;
-        while state.draining > 0 {
-            drop(self.state.wait(state).await);
-            state = self.lock(io).await?;
-        }
-        state.regain_to_write(io).await?;
-        state.ensure_object(io).await?;
-        if state.known.object_is_new() {
-            state.publish_objects(io).await.inspect_err(|_| state.write_not_reported(io))?;
-        }
-        Ok(())
-    }
-}
-
 impl<S: Shell> State<S> {
     /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size;
     /// where others may write too, that size is the shard's to know, and it extends the object when it is told of it.
@@ -149,7 +131,7 @@ impl<S: Shell> State<S> {
 
     /// Makes the new objects, empty, and reports them, so that the shard gives them the file's size. If another
     /// client's came first, those are the file's.
-    async fn publish_objects(&mut self, io: &Objects<S>) -> Result<()> {
+    pub async fn publish_objects(&mut self, io: &Objects<S>) -> Result<()> {
         for held in self.objects()?.iter() {
             let make = request(self.known.inode(), DataOperation::Write, held, 0, 0);
             let made = io.data_write(&make, &[], None).await?;
@@ -163,7 +145,7 @@ impl<S: Shell> State<S> {
     }
 
     /// A write fails, and the object that it has made could not be reported.
-    fn write_not_reported(&mut self, io: &Objects<S>) {
+    pub fn write_not_reported(&mut self, io: &Objects<S>) {
         if !self.known.is_exclusive() {
             self.let_new_object_go(io);
         }

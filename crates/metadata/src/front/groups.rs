@@ -1,9 +1,9 @@
 //! Group opens: a file that many sessions have open as one.
 //!
-//! A group has a number as sessions have, and holds its lease and its rights under it. No client speaks for it: it holds
-//! no more than `Open`, so that nothing is ever recalled from it. It lives while a session that has joined it does, and
-//! is heard with each of these. Members that end, or leave, take it along when they are the last; unless nobody but its
-//! opener has ever joined: others may have been told of it by then, and have a term to come.
+//! A group has a number as sessions have, and holds its lease and its rights under it. No client speaks for it: it
+//! holds no more than `Open`, so that nothing is ever recalled from it. It lives while a session that has joined it
+//! does, and is heard with each of these. Members that end, or leave, take it along when they are the last; unless
+//! nobody but its opener has ever joined: others may have been told of it by then, and have a term to come.
 //!
 //! Not here: what a session is told of a group; the opener tells others, by whatever way (`weft_protocol::group`).
 

@@ -1,0 +1,52 @@
+//! The groups whose files a client uses, which its renewals name (`group.rs`). A leaf in the order of locks.
+
+use crate::lock::lock;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use weft_protocol::{ClusterMap, InodeNumber, NodeId, SessionId, ShardId, routing};
+
+/// The groups that a client has joined.
+#[derive(Default)]
+pub struct JoinedGroups(Mutex<BTreeMap<SessionId, Joined>>);
+
+struct Joined {
+    shard: ShardId,
+    /// By so many handles.
+    handles: usize,
+}
+
+impl JoinedGroups {
+    pub(crate) fn join(&self, group: SessionId, inode: InodeNumber) {
+        let mut joined = lock(&self.0);
+        joined.entry(group).or_insert(Joined { shard: routing::of_inode(inode), handles: 0 }).handles += 1;
+    }
+
+    pub(crate) fn leave(&self, group: SessionId) {
+        let mut joined = lock(&self.0);
+        let Some(record) = joined.get_mut(&group) else { return };
+        record.handles -= 1;
+        if record.handles == 0 {
+            joined.remove(&group);
+        }
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    /// Those at shards of a node, for a renewal.
+    pub fn at(&self, map: &ClusterMap, node: NodeId) -> Vec<(ShardId, SessionId)> {
+        let joined = lock(&self.0);
+        let of_node = joined.iter().filter(|(_, record)| map.node_of(record.shard) == Some(node));
+        of_node.map(|(group, record)| (record.shard, *group)).collect()
+    }
+
+    /// The nodes that have to be told of them.
+    pub fn nodes(&self, map: &ClusterMap) -> Vec<NodeId> {
+        let mut nodes: Vec<_> = lock(&self.0).values().filter_map(|record| map.node_of(record.shard)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+}
