@@ -218,7 +218,7 @@ impl<'a> World<'a> {
 
     /// The number of a group; now and then a session's.
     fn group(&mut self) -> SessionId {
-        if self.reader.byte() > 240 { self.session() } else { SessionId(1000 + self.reader.below(4) as u64) }
+        if self.reader.byte() > 240 { self.session() } else { SessionId::of_group(self.reader.below(4) as u64) }
     }
 
     fn call(&mut self) {

@@ -8,8 +8,10 @@ use weft_client::protocol::message::node::NodeRequest;
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{Error, GroupOpen, InodeNumber, LockMode, LockRange, Name, NodeId, RangeLock, StripePlan};
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_protocol::{Credentials, routing};
+use weft_protocol::handshake::{KeyName, Purpose};
+use weft_protocol::{Credentials, SessionId, UserKey, routing};
 use weft_tests::{FileSystem, Stored, Wanted, contents, open, pattern, with_each_store};
+use weft_transport::{Peer, Socket, connect};
 
 with_each_store! {
     members_use_a_file_without_a_word_to_its_shard,
@@ -172,12 +174,27 @@ fn a_handle_allows_what_the_exported_one_does() {
     // Also for who says otherwise: the rights are signed.
     let mut forged = passed(&open(&exporter, "f", OpenOptions::READ));
     forged.access = Access::ReadWrite;
-    forged.group = weft_client::protocol::SessionId(77);
+    forged.group = SessionId::of_group(77);
     let writes = import(&member, &forged);
     assert_eq!(writes.write_at(b"by the file's own mode", 0), Ok(()), "opened anew, as its user may");
     let mut other = passed(&reads);
     other.file_system = "another".to_owned();
     assert_eq!(member.import(&me(), other, None).err(), Some(Error::Invalid));
+}
+
+#[test]
+fn no_connection_is_of_a_group() {
+    let fs = FileSystem::start(Wanted::default());
+    let key = UserKey::derive(&fs.key, &KeyName::Owner);
+    let record = fs.instance.map.node(NodeId(0)).unwrap();
+    for purpose in [Purpose::Control, Purpose::Recall, Purpose::Data] {
+        let is_admitted = |session| {
+            let socket = Socket::connect_tcp(&record.address.tcp).unwrap();
+            connect(&socket, &Peer { key_name: KeyName::Owner, purpose, session, identity: record.identity }, &key)
+                .is_ok()
+        };
+        assert!(is_admitted(SessionId::of_client(7)) && !is_admitted(SessionId::of_group(7)), "{purpose:?}");
+    }
 }
 
 #[test]

@@ -34,11 +34,11 @@ impl<S: Shell> Files<S> {
         }
         // Who runs a file may read it by this handle.
         let access = if access == Access::Execute { Access::Read } else { access };
-        let group = SessionId(calls.shell.random());
+        let group = SessionId::of_group(calls.shell.random());
         let request = ShardRequest::OpenGroup { inode, access, group };
         let answer = calls.call(&handle.who, routing::of_inode(inode), request).await?.answer;
         let ShardAnswer::Opened { attributes, capability, others, .. } = answer else { return Err(Error::Malformed) };
-        calls.groups.join(group, inode);
+        calls.groups.join(group, inode)?;
         calls.shell.renew_soon();
         Ok(GroupOpen {
             file_system: calls.map().name.clone(),
@@ -57,7 +57,7 @@ impl<S: Shell> Files<S> {
     pub fn join_group(&self, open: GroupOpen, registration: Option<Registration<S>>) -> Result<Option<GroupHandle<S>>> {
         let Some((first, others)) = open.rights.split_first() else { return Ok(None) };
         let objects = FileObjects::told(&open.layout, Some(*first), others).ok_or(Error::Malformed)?;
-        self.calls().groups.join(open.group, open.inode);
+        self.calls().groups.join(open.group, open.inode)?;
         self.calls().shell.renew_soon();
         Ok(Some(GroupHandle { open, objects, registration }))
     }

@@ -3,7 +3,9 @@
 use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use weft_protocol::{ClusterMap, InodeNumber, NodeId, SessionId, ShardId, routing};
+use weft_protocol::error::errno;
+use weft_protocol::limits::GROUPS_PER_SESSION_MAX;
+use weft_protocol::{ClusterMap, Error, InodeNumber, NodeId, Result, SessionId, ShardId, routing};
 
 /// The groups that a client has joined.
 #[derive(Default)]
@@ -16,9 +18,14 @@ struct Joined {
 }
 
 impl JoinedGroups {
-    pub(crate) fn join(&self, group: SessionId, inode: InodeNumber) {
+    /// An error like that of a program with too many open files: a renewal can name so many.
+    pub(crate) fn join(&self, group: SessionId, inode: InodeNumber) -> Result<()> {
         let mut joined = lock(&self.0);
+        if joined.len() >= GROUPS_PER_SESSION_MAX && !joined.contains_key(&group) {
+            return Err(Error::Device(errno::EMFILE));
+        }
         joined.entry(group).or_insert(Joined { shard: routing::of_inode(inode), handles: 0 }).handles += 1;
+        Ok(())
     }
 
     pub(crate) fn leave(&self, group: SessionId) {

@@ -53,7 +53,8 @@ impl OpenInodes for Files<NativeShell> {
 impl Client {
     /// Connects to a running file system. Fails when none of its nodes answers or the key is refused.
     pub fn connect(instance: &Instance, options: &ClientOptions) -> Result<Client> {
-        let first = SessionId(getrandom::u64().map_err(|_| Error::Device(weft_protocol::error::errno::EIO))?);
+        let first =
+            SessionId::of_client(getrandom::u64().map_err(|_| Error::Device(weft_protocol::error::errno::EIO))?);
         let (identity, map) = Identity::of(instance, first)?;
         let caller = Caller { credentials: identity.credentials.clone(), is_fixed: identity.is_user() };
         let recalls = RecallConnections::new().map_err(device)?;

@@ -113,7 +113,7 @@ impl Shell for NativeShell {
     }
 
     fn new_session(&self) -> SessionId {
-        SessionId(self.random())
+        SessionId::of_client(self.random())
     }
 
     fn random(&self) -> u64 {

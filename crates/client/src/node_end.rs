@@ -85,7 +85,7 @@ fn connect_once(
 
 /// Asks a node for any answer over a new connection. In a session of its own: the last connection of one ends it.
 pub(crate) fn ask(record: &NodeRecord, identity: &Identity, way: Way, time: Duration) -> Result<()> {
-    let session = SessionId(getrandom::u64().map_err(|_| Error::Unreachable)?);
+    let session = SessionId::of_client(getrandom::u64().map_err(|_| Error::Unreachable)?);
     let (socket, _) = connect_once(record, identity, way, (session, Purpose::Control), time)?;
     socket.set_timeout(Some(time))?;
     ControlConnection::new(socket).call(&Message::Node(NodeRequest::Ping))?;

@@ -99,6 +99,9 @@ fn greet(node: &Arc<Node>, socket: Socket, handshakes: &Arc<Handshakes>, number:
         let (mut place, mut registered) = (None, None);
         let admit = |peer: &Peer, connection| {
             node.revoked.check(&peer.key_name)?;
+            if peer.session.is_group() {
+                return Err(Error::Invalid);
+            }
             place = Some(node.places.take(peer)?);
             let server = node.data.as_ref().filter(|_| peer.purpose == Purpose::Data);
             registered = server.map(|server| server.fencing.connections().register(peer.session, connection));

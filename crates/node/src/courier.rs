@@ -272,7 +272,7 @@ fn open(cluster: &Cluster, record: &NodeRecord, timeout: Duration) -> Result<Con
     };
     let key_name = KeyName::Node(cluster.node);
     let key = UserKey::derive(&cluster.key, &key_name);
-    let session = SessionId(getrandom::u64().map_err(std::io::Error::from)?);
+    let session = SessionId::of_client(getrandom::u64().map_err(std::io::Error::from)?);
     let peer = Peer { key_name, purpose: Purpose::Control, session, identity: cluster.identity };
     connect(&socket, &peer, &key)?;
     socket.set_timeout(Some(timeout))?;

@@ -34,9 +34,29 @@ plain_id!(
     /// Number of the map that assigns shards to nodes; grows by one with each change.
     MapEpoch(u32)
 );
-/// One client's session, the same at every node. Chosen at random by the client.
+/// One client's session, the same at every node, or a group open, which stands where a session does. Chosen at random by
+/// the client; the topmost bit tells which of the two it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
+
+impl SessionId {
+    const GROUP: u64 = 1 << 63;
+
+    /// A session, of random bits.
+    pub const fn of_client(random: u64) -> Self {
+        Self(random & !Self::GROUP)
+    }
+
+    /// A group, of random bits.
+    pub const fn of_group(random: u64) -> Self {
+        Self(random | Self::GROUP)
+    }
+
+    /// Whether it is a group. No connection is of one.
+    pub const fn is_group(self) -> bool {
+        self.0 & Self::GROUP != 0
+    }
+}
 
 impl fmt::Display for SessionId {
     /// A random number: hexadecimal and of one width wherever it is shown.

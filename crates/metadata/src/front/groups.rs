@@ -13,6 +13,7 @@ use super::{Effect, Shard, Verdict};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use weft_protocol::limits::GROUPS_PER_SESSION_MAX;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer};
 use weft_protocol::{Error, Grants, InodeNumber, SessionId};
 
@@ -36,6 +37,11 @@ impl Groups {
     /// Whether the number is a group's.
     pub fn contains(&self, group: SessionId) -> bool {
         self.groups.contains_key(&group)
+    }
+
+    /// Whether a session may open one more.
+    fn has_room(&self, session: SessionId) -> bool {
+        self.joined.get(&session).is_none_or(|joined| joined.len() < GROUPS_PER_SESSION_MAX)
     }
 
     /// A session opens a file for a group, and has joined it.
@@ -106,8 +112,8 @@ impl<K: KeyValue> Shard<K> {
             Ok(record) => record,
             Err(error) => return Verdict::Reply(Err(error)),
         };
-        let is_free = !self.sessions.knows(group) && !self.sessions.refuses(group);
-        if !is_free && !(self.groups.contains(group) && self.sessions.is_alive(group)) {
+        // One that has ended does not begin again.
+        if !group.is_group() || self.sessions.refuses(group) || !self.groups.has_room(call.session()) {
             return Verdict::Reply(Err(Error::Invalid));
         }
         let mut plan = Plan::new();

@@ -190,7 +190,7 @@ pub fn layouts() -> Vec<Layout> {
 pub fn group_opens() -> Vec<GroupOpen> {
     let of = |layout: Layout| {
         let rights = layout.objects().iter().map(|_| capability()).collect();
-        let (inode, group, access) = (inode(), SessionId(78), Access::ReadWrite);
+        let (inode, group, access) = (inode(), SessionId::of_group(78), Access::ReadWrite);
         GroupOpen { file_system: "job".to_owned(), inode, group, access, append: false, synced: true, layout, rights }
     };
     layouts().into_iter().map(of).collect()
@@ -300,7 +300,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
             object_mtime: Timestamp(8),
         },
         ShardRequest::Spread { inode: inode() },
-        ShardRequest::OpenGroup { inode: inode(), access: Access::ReadWrite, group: SessionId(78) },
+        ShardRequest::OpenGroup { inode: inode(), access: Access::ReadWrite, group: SessionId::of_group(78) },
     ];
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
@@ -625,7 +625,9 @@ pub fn messages() -> Vec<Message> {
     all.extend(lease_modes().into_iter().map(|mode| recall(LeaseKey::Data(inode()), mode)));
     all.push(Message::RecallAnswer(RecallAnswer { shard: ShardId(3), number: 11, kept: LeaseMode::Open }));
     all.push(Message::Renew { groups: Vec::new() });
-    all.push(Message::Renew { groups: vec![(ShardId(3), SessionId(78)), (ShardId(300), SessionId(u64::MAX))] });
+    all.push(Message::Renew {
+        groups: vec![(ShardId(3), SessionId::of_group(78)), (ShardId(300), SessionId::of_group(u64::MAX))],
+    });
     let renewed = |refused| Message::RenewReply { refused, epoch: MapEpoch(5), shards: vec![ShardId(0), ShardId(300)] };
     all.extend([false, true].map(renewed));
     let dropped = DropPages { inode: inode(), object: object(), number: 12, offset: 8192, bytes: 4096 };

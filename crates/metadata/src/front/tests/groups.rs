@@ -5,7 +5,7 @@ use crate::front::Event;
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
-const GROUP: SessionId = SessionId(0x6000);
+const GROUP: SessionId = SessionId::of_group(0x6000);
 
 fn open_group(inode: InodeNumber, access: Access) -> ShardRequest {
     ShardRequest::OpenGroup { inode, access, group: GROUP }
