@@ -173,6 +173,10 @@ fn programs_of_the_guide_do_what_it_says() {
     let bytes = 5 + std::fs::metadata(library().join("guide.c")).unwrap().len();
     let expected = format!("2 files, {bytes} bytes, {bytes} of them on this machine\n");
     assert_eq!(String::from_utf8_lossy(&told.stdout), expected);
+
+    let share = build("share", &root.join("examples/c/share.c"));
+    let told = run(file_system.command(&share).args([NAME, "/shared", "4"]));
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "4 processes wrote 4194304 bytes, 0 failed\n");
 }
 
 #[test]
