@@ -7,6 +7,7 @@
 use crate::file_objects::FileObjects;
 use crate::files::Files;
 use crate::handle::Handle;
+use crate::lists::{ReadList, within_file};
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_inode::{Target, end_of, write_failed};
 use crate::shell::Shell;
@@ -88,6 +89,26 @@ impl<S: Shell> GroupHandle<S> {
         io.read_objects((self.open.inode, &self.objects, false), buffer, offset, self.registration).await
     }
 
+    /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes.
+    pub async fn read_list(&self, io: &Objects<S>, list: &mut dyn ReadList) -> Result<usize> {
+        let (ranges, of) = (list.ranges(), (self.open.inode, &self.objects));
+        if self.open.access.reads() && ranges.len() > 1 && self.registration.is_none() {
+            let within = within_file(&ranges, self.size(io).await?);
+            if io.read_list(of, &within, list).await {
+                return Ok(within.iter().map(|(_, bytes)| bytes).sum());
+            }
+        }
+        let mut sum = 0;
+        for (index, (offset, bytes)) in ranges.into_iter().enumerate() {
+            let count = self.read_at(io, list.memory(index), offset).await?;
+            sum += count;
+            if count < bytes {
+                break;
+            }
+        }
+        Ok(sum)
+    }
+
     /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns.
     /// [`Error::NotSupported`]: an append to a striped file.
     pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<()> {
@@ -107,6 +128,27 @@ impl<S: Shell> GroupHandle<S> {
         let mut target: Target<S> = Target::Object { write, registration: self.registration };
         let written = target.write(io, bytes, offset, false).await;
         written.map(drop).map_err(|error| write_failed(error, append, target.may_have_landed()))
+    }
+
+    /// Writes pieces, each its bytes and an offset. They are at the servers when this returns.
+    pub async fn write_list(&self, io: &Objects<S>, list: &[(&[u8], u64)]) -> Result<()> {
+        if self.open.append || self.registration.is_some() || list.len() < 2 {
+            for (bytes, offset) in list {
+                self.write_at(io, bytes, *offset).await?;
+            }
+            return Ok(());
+        }
+        if !self.open.access.writes() {
+            return Err(Error::BadHandle);
+        }
+        list.iter().try_for_each(|(bytes, offset)| end_of(*offset, bytes.len()).map(drop))?;
+        let mut write = ObjectWrite::new((self.open.inode, self.objects.clone()), DataOperation::Write, false);
+        loop {
+            match io.write_list_together(&mut write, list).await {
+                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// Brings what was written to the servers' devices.

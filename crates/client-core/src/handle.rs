@@ -7,6 +7,7 @@
 //! Lock order: `reader` (0) is taken before the inode's state, and held across this handle's own prefetch requests
 //! and while bytes are handed out.
 
+use crate::lists::{ReadList, within_file};
 use crate::objects::{Objects, Registration};
 use crate::open_inode::{OpenInode, ReadVia, Written};
 use crate::open_options::OpenOptions;
@@ -90,6 +91,52 @@ impl<S: Shell> Handle<S> {
             result = self.read(io, buffer, offset, pages).await;
         }
         self.open.with_cause(io, began, result).await
+    }
+
+    /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes.
+    pub async fn read_list(&self, io: &Objects<S>, list: &mut dyn ReadList) -> Result<usize> {
+        let ranges = list.ranges();
+        if let Some(count) = self.read_list_together(io, &ranges, list).await {
+            return Ok(count);
+        }
+        let mut sum = 0;
+        for (index, (offset, bytes)) in ranges.into_iter().enumerate() {
+            let count = self.read_at(io, list.memory(index), offset).await?;
+            sum += count;
+            if count < bytes {
+                break;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Reads pieces from the storage server with several requests under way. `None`: they come by another way, or one
+    /// after the other.
+    async fn read_list_together(
+        &self,
+        io: &Objects<S>,
+        ranges: &[(u64, usize)],
+        list: &mut dyn ReadList,
+    ) -> Option<usize> {
+        let OpenOptions { access, registration, .. } = self.options;
+        // The caller's memory is registered for a request at a time.
+        if ranges.len() < 2 || !access.reads() || registration.is_some() || io.calls.locks.has_lost() {
+            return None;
+        }
+        let first = ranges[0].0;
+        if self.reader.try_lock().is_none_or(|reader| reader.has(first)) {
+            return None;
+        }
+        let (via, _) = self.open.read_via(io, &mut [], first).await.ok()?;
+        let ReadVia::Server { objects, size } = via else { return None };
+        let of = (self.open.inode, &objects);
+        let size = match size {
+            Some(size) => size,
+            None => io.stat_objects(of.0, of.1).await.ok()?.size,
+        };
+        let within = within_file(ranges, size);
+        let is_read = io.read_list(of, &within, list).await;
+        is_read.then(|| within.iter().map(|(_, bytes)| bytes).sum())
     }
 
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show

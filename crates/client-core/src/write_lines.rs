@@ -22,7 +22,14 @@ struct WriteLines<S: Shell> {
     /// By the index of the object.
     lines: Vec<Option<Line<S>>>,
     /// Oldest first; those of one object are answered in their order.
-    started: VecDeque<Piece>,
+    started: VecDeque<Part>,
+}
+
+/// A piece of one of the ranges that are written.
+#[derive(Clone, Copy)]
+struct Part {
+    range: usize,
+    piece: Piece,
 }
 
 struct Line<S: Shell> {
@@ -48,9 +55,10 @@ impl<S: Shell> WriteLines<S> {
         &mut self,
         io: &Objects<S>,
         (inode, objects): (InodeNumber, &FileObjects),
-        piece: Piece,
+        part: Part,
         bytes: &[u8],
     ) -> bool {
+        let piece = part.piece;
         let held = objects.at(piece.index);
         let line = match &mut self.lines[piece.index] {
             Some(line) => line,
@@ -73,18 +81,18 @@ impl<S: Shell> WriteLines<S> {
         // The caller waits for all that was started.
         line.has_failed = line.connection.start_lent(&request, &bytes[piece.start..piece.end()]).await.is_err();
         if !line.has_failed {
-            self.started.push_back(piece);
+            self.started.push_back(part);
         }
         !line.has_failed
     }
 
     /// Waits for the oldest reply. `None`: there is none to wait for.
-    async fn finish(&mut self) -> Option<(Piece, Result<DataReply>)> {
-        let piece = self.started.pop_front()?;
-        let line = self.lines[piece.index].as_mut().expect("what was started has a connection");
+    async fn finish(&mut self) -> Option<(Part, Result<DataReply>)> {
+        let part = self.started.pop_front()?;
+        let line = self.lines[part.piece.index].as_mut().expect("what was started has a connection");
         let (_, reply) = line.connection.finish().await.expect("a write was started for each piece");
         line.has_failed |= reply.is_err();
-        Some((piece, reply))
+        Some((part, reply))
     }
 
     /// Returns the connections, with nothing outstanding. Those that have failed are given up.
@@ -102,15 +110,15 @@ struct Written {
     /// The first one.
     error: Option<Error>,
     /// Pieces without a reply.
-    again: Vec<Piece>,
+    again: Vec<Part>,
 }
 
 impl Written {
-    fn note(&mut self, write: &mut ObjectWrite, (piece, reply): (Piece, Result<DataReply>)) {
+    fn note(&mut self, write: &mut ObjectWrite, (part, reply): (Part, Result<DataReply>)) {
         write.may_have_landed |= reply.as_ref().map_or(true, |reply| reply.status == 0 || reply.is_torn());
         match reply.as_ref().map(DataReply::result) {
-            Err(_) => self.again.push(piece),
-            Ok(Ok(reply)) => self.file = together(&self.file, &write.objects, piece.index, reply),
+            Err(_) => self.again.push(part),
+            Ok(Ok(reply)) => self.file = together(&self.file, &write.objects, part.piece.index, reply),
             Ok(Err(error)) => self.error = self.error.take().or(Some(void_with_session(error))),
         }
     }
@@ -128,38 +136,53 @@ impl<S: Shell> Objects<S> {
         if write.objects.stripes().pieces(offset, bytes.len()).nth(1).is_none() {
             return Ok(None);
         }
-        let mut written = self.write_pieces(write, bytes, offset).await;
+        self.write_list_together(write, &[(bytes, offset)]).await.map(Some)
+    }
+
+    /// Writes ranges, each its bytes and an offset, with several requests under way. Returns what the replies tell of
+    /// the file.
+    pub(crate) async fn write_list_together(
+        &self,
+        write: &mut ObjectWrite,
+        list: &[(&[u8], u64)],
+    ) -> Result<DataReply> {
+        let mut written = self.write_pieces(write, list).await;
         let objects = write.objects.clone();
         // All connections that have failed are revoked before anything is written again, which may take longer than the
         // session lasts: the next one would not know of them.
-        for piece in &written.again {
+        for Part { piece, .. } in &written.again {
             self.settle_node(objects.at(piece.index).object.node()).await?;
         }
-        for piece in written.again {
-            let part = &bytes[piece.start..piece.end()];
+        for Part { range, piece } in written.again {
+            let part = &list[range].0[piece.start..piece.end()];
             let reply = self.write_part(write, objects.at(piece.index), part, piece.object_offset, None).await?;
             written.file = together(&written.file, &objects, piece.index, &reply);
         }
-        written.error.map_or(Ok(Some(written.file)), Err)
+        written.error.map_or(Ok(written.file), Err)
     }
 
     /// Sends all pieces, and waits for the replies.
-    async fn write_pieces(&self, write: &mut ObjectWrite, bytes: &[u8], offset: u64) -> Written {
+    async fn write_pieces(&self, write: &mut ObjectWrite, list: &[(&[u8], u64)]) -> Written {
         let objects = write.objects.clone();
         let mut lines = WriteLines::new(&objects);
         let mut written = Written { file: DataReply::default(), error: None, again: Vec::new() };
-        let mut start = 0;
-        while start < bytes.len() {
-            let wanted = REQUEST_BYTES_MAX.min(bytes.len() - start);
-            let piece = objects.stripes().piece_at(offset + start as u64, start, wanted);
-            start = piece.end();
-            while !lines.may_start(&piece)
-                && let Some(finished) = lines.finish().await
-            {
-                written.note(write, finished);
-            }
-            if !lines.start(self, (write.inode, &objects), piece, bytes).await {
-                written.again.push(piece);
+        for (range, (bytes, offset)) in list.iter().enumerate() {
+            let mut start = 0;
+            while start < bytes.len() {
+                let wanted = REQUEST_BYTES_MAX.min(bytes.len() - start);
+                let piece = objects.stripes().piece_at(offset + start as u64, start, wanted);
+                start = piece.end();
+                while !lines.may_start(&piece)
+                    && let Some(finished) = lines.finish().await
+                {
+                    written.note(write, finished);
+                }
+                let part = Part { range, piece };
+                // Those of one object land in their order, also where they overlap.
+                let is_behind = written.again.iter().any(|other| other.piece.index == piece.index);
+                if is_behind || !lines.start(self, (write.inode, &objects), part, bytes).await {
+                    written.again.push(part);
+                }
             }
         }
         while let Some(finished) = lines.finish().await {

@@ -6,7 +6,7 @@ use crate::member::Member;
 use crate::native::NativeShell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use weft_client_core::{Entry, FlushFor, Handle, Objects};
+use weft_client_core::{Entry, FlushFor, Handle, Objects, ReadList};
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Result};
 use weft_transport::Registration;
@@ -25,6 +25,7 @@ pub(crate) struct OpenFile {
     exported: Mutex<Option<GroupOpen>>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "the small one is rare, and boxed for that")]
 enum Opened {
     /// By this client.
     Own(Handle<NativeShell>),
@@ -169,6 +170,23 @@ impl File {
             return Ok(());
         }
         block_on(handle.write_at(self.0.objects(), bytes, offset)).map(|_| ())
+    }
+
+    /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes. What comes from a
+    /// storage server is read with several requests under way.
+    pub fn read_list(&self, list: &mut dyn ReadList) -> Result<usize> {
+        match &self.0.opened {
+            Opened::Own(handle) => block_on(handle.read_list(self.0.objects(), list)),
+            Opened::OfGroup(member) => member.read_list(&self.0.client.0, list),
+        }
+    }
+
+    /// Writes pieces, each its bytes and an offset, in their order.
+    pub fn write_list(&self, list: &[(&[u8], u64)]) -> Result<()> {
+        match &self.0.opened {
+            Opened::Own(_) => list.iter().try_for_each(|(bytes, offset)| self.write_at(bytes, *offset)),
+            Opened::OfGroup(member) => member.write_list(&self.0.client.0, list),
+        }
     }
 
     /// Cuts the file, or extends it with zeros: `ftruncate`. On behalf of the user who opened this handle; the user's

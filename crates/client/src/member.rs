@@ -9,7 +9,7 @@ use crate::file::OpenOptions;
 use crate::native::NativeShell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_client_core::{Files, FlushFor, GroupHandle, Handle};
+use weft_client_core::{Files, FlushFor, GroupHandle, Handle, ReadList};
 use weft_protocol::{Credentials, Error, GroupOpen, InodeNumber, Result};
 use weft_transport::Registration;
 
@@ -93,6 +93,30 @@ impl Member {
             }
         }
         block_on(self.own(files)?.write_at(&files.objects, bytes, offset)).map(drop)
+    }
+
+    pub fn read_list(&self, files: &Files<NativeShell>, list: &mut dyn ReadList) -> Result<usize> {
+        if let Some(group) = self.in_use() {
+            match block_on(group.read_list(&files.objects, list)) {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        block_on(self.own(files)?.read_list(&files.objects, list))
+    }
+
+    pub fn write_list(&self, files: &Files<NativeShell>, list: &[(&[u8], u64)]) -> Result<()> {
+        if let Some(group) = self.in_use() {
+            match block_on(group.write_list(&files.objects, list)) {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        let own = self.own(files)?;
+        for (bytes, offset) in list {
+            block_on(own.write_at(&files.objects, bytes, *offset))?;
+        }
+        Ok(())
     }
 
     pub fn size(&self, files: &Files<NativeShell>) -> Result<u64> {

@@ -34,8 +34,8 @@ plain_id!(
     /// Number of the map that assigns shards to nodes; grows by one with each change.
     MapEpoch(u32)
 );
-/// One client's session, the same at every node, or a group open, which stands where a session does. Chosen at random by
-/// the client; the topmost bit tells which of the two it is.
+/// One client's session, the same at every node, or a group open, which stands where a session does. Chosen at random
+/// by the client; the topmost bit tells which of the two it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 

@@ -2,7 +2,7 @@
 
 use crate::raw;
 use std::ffi::c_void;
-use weft_library::{Failure, OpenFile, Outcome};
+use weft_library::{Failure, OpenFile, Outcome, ReadList};
 
 /// `struct weft_extent`.
 #[repr(C)]
@@ -75,8 +75,20 @@ pub fn of_vector(vector: &[libc::iovec], offset: i64) -> Outcome<Vec<Extent>> {
     Ok(vector.iter().map(place).collect())
 }
 
-fn check(extents: &[Extent]) -> Outcome {
-    extents.iter().try_for_each(|extent| extent.range().map(drop))
+/// Extents to be read, of which a range and an address that is not NULL were checked.
+struct Reads<'a>(&'a [Extent]);
+
+impl ReadList for Reads<'_> {
+    fn ranges(&self) -> Vec<(u64, usize)> {
+        let range = |extent: &Extent| (extent.range().expect("it was checked"), extent.length);
+        self.0.iter().map(range).collect()
+    }
+
+    fn memory(&mut self, index: usize) -> &mut [u8] {
+        let Extent { memory, length, .. } = self.0[index];
+        // SAFETY: as `read` says; the list uses one piece of memory at a time.
+        unsafe { raw::slice_mut(memory.cast(), length, "the memory of an extent") }.expect("it was checked")
+    }
 }
 
 /// Reads all extents, until the end of the file cuts one. Returns the sum of bytes.
@@ -84,12 +96,12 @@ fn check(extents: &[Extent]) -> Outcome {
 /// # Safety
 /// Each has memory of its length, or NULL, which nobody else uses meanwhile.
 pub unsafe fn read(file: &OpenFile, extents: &[Extent]) -> Outcome<usize> {
-    check(extents)?;
-    file.read_list(extents.iter().map(|extent| {
-        // SAFETY: as above; of extents that share memory, the list uses one after the other.
-        let memory = unsafe { raw::slice_mut(extent.memory.cast(), extent.length, "the memory of an extent") }?;
-        Ok((memory, extent.range()?))
-    }))
+    for extent in extents {
+        extent.range()?;
+        // SAFETY: as above.
+        unsafe { raw::slice_mut::<u8>(extent.memory.cast(), extent.length, "the memory of an extent") }?;
+    }
+    file.read_list(&mut Reads(extents))
 }
 
 /// Writes all extents. Returns the sum of bytes.
@@ -97,12 +109,12 @@ pub unsafe fn read(file: &OpenFile, extents: &[Extent]) -> Outcome<usize> {
 /// # Safety
 /// Each has memory of its length, or NULL, which nobody changes meanwhile.
 pub unsafe fn write(file: &OpenFile, extents: &[Extent]) -> Outcome<usize> {
-    check(extents)?;
-    file.write_list(extents.iter().map(|extent| {
+    let part = |extent: &Extent| {
         // SAFETY: as above.
         let bytes = unsafe { raw::slice(extent.memory.cast(), extent.length, "the memory of an extent") }?;
         Ok((bytes, extent.range()?))
-    }))
+    };
+    file.write_list(&extents.iter().map(part).collect::<Outcome<Vec<_>>>()?)
 }
 
 /// As [`write`], of extents that follow one another: a file that appends gets them in one piece.

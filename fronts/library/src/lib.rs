@@ -34,4 +34,5 @@ pub use mode::{file_type, mode, permission_bits};
 pub use open_file::{OpenFile, checked_range};
 pub use place::Place;
 pub use signals::blocked;
+pub use weft_client::ReadList;
 pub use xattrs::expectation;

@@ -6,7 +6,7 @@ use crate::hints::Hints;
 use crate::place::Place;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_client::{File, OpenOptions};
+use weft_client::{File, OpenOptions, ReadList};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Error, FileKind, GroupOpen, InodeNumber};
 
@@ -206,31 +206,22 @@ impl OpenFile {
         self.file()?.read_at(memory, offset).explain(|| format!("read {length} bytes at offset {offset}"))
     }
 
-    /// Reads the pieces, each its memory and an offset, in order until the end of the file cuts one. Returns the sum of
-    /// bytes. A piece is taken from the iterator when the ones before are done: its memory may overlap theirs.
-    pub fn read_list<'a>(&self, pieces: impl Iterator<Item = Outcome<(&'a mut [u8], u64)>>) -> Outcome<usize> {
-        let mut sum = 0;
-        for piece in pieces {
-            let (memory, offset) = piece?;
-            let length = memory.len();
-            let count = self.read(memory, offset)?;
-            sum += count;
-            if count < length {
-                break;
-            }
-        }
-        Ok(sum)
+    /// Reads pieces, in order until the end of the file cuts one. Returns the sum of bytes.
+    pub fn read_list(&self, list: &mut dyn ReadList) -> Outcome<usize> {
+        let ranges = list.ranges();
+        ranges.iter().try_for_each(|(offset, length)| checked_range(*offset, *length).map(drop))?;
+        self.file()?.read_list(list).explain(|| format!("read {} pieces", ranges.len()))
     }
 
-    /// Writes the pieces, each its bytes and an offset, in order. Returns the sum of bytes.
-    pub fn write_list<'a>(&self, pieces: impl Iterator<Item = Outcome<(&'a [u8], u64)>>) -> Outcome<usize> {
-        let mut sum = 0;
-        for piece in pieces {
-            let (bytes, offset) = piece?;
-            self.write(bytes, offset)?;
-            sum += bytes.len();
+    /// Writes pieces, each its bytes and an offset, in order. Returns the sum of bytes.
+    pub fn write_list(&self, list: &[(&[u8], u64)]) -> Outcome<usize> {
+        list.iter().try_for_each(|(bytes, offset)| checked_range(*offset, bytes.len()).map(drop))?;
+        let file = self.file()?;
+        file.write_list(list).explain(|| format!("write {} pieces", list.len()))?;
+        if self.synced {
+            file.sync().explain(|| "write through to the device")?;
         }
-        Ok(sum)
+        Ok(list.iter().map(|(bytes, _)| bytes.len()).sum())
     }
 
     fn lock_position(&self) -> MutexGuard<'_, u64> {

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 use std::sync::Arc;
-use weft_library::{Explain, OpenFile};
+use weft_library::{Explain, OpenFile, ReadList};
 
 /// Longest read that is made room for before the size of the file is known, bytes.
 const ROOM_UNASKED: usize = 128 << 10;
@@ -70,6 +70,19 @@ impl PyFile {
             Ok(())
         })?;
         Ok(if count == room { bytes } else { PyBytes::new(py, &bytes.as_bytes()[..count]) })
+    }
+}
+
+/// Memory, and the offset at which it is filled.
+struct Reads(Vec<(Memory, u64)>);
+
+impl ReadList for Reads {
+    fn ranges(&self) -> Vec<(u64, usize)> {
+        self.0.iter().map(|(memory, offset)| (*offset, memory.bytes().len())).collect()
+    }
+
+    fn memory(&mut self, index: usize) -> &mut [u8] {
+        self.0[index].0.bytes_mut()
     }
 }
 
@@ -184,14 +197,12 @@ impl PyFile {
     /// Reads each piece to its memory; ends early at the end of the file. Returns the sum of bytes.
     fn read_list(&self, py: Python<'_>, pieces: Vec<(Memory, i64)>) -> PyResult<usize> {
         self.check_readable(py)?;
-        let mut places = Vec::new();
+        let mut places = Reads(Vec::with_capacity(pieces.len()));
         for (memory, offset) in pieces {
             memory.check_writable()?;
-            places.push((memory, unsigned(offset, "offset")?));
+            places.0.push((memory, unsigned(offset, "offset")?));
         }
-        self.file.call(py, |file| {
-            file.read_list(places.iter_mut().map(|(memory, offset)| Ok((memory.bytes_mut(), *offset))))
-        })
+        self.file.call(py, |file| file.read_list(&mut places))
     }
 
     /// Writes each piece from its memory. Returns the sum of bytes.
@@ -201,7 +212,7 @@ impl PyFile {
         for (memory, offset) in &pieces {
             places.push((memory.bytes(), unsigned(*offset, "offset")?));
         }
-        self.file.call(py, |file| file.write_list(places.into_iter().map(Ok)))
+        self.file.call(py, |file| file.write_list(&places))
     }
 
     /// Locks ranges, each a start and a length (0: to the end of all offsets), all or none, if nothing is in the way.

@@ -255,8 +255,8 @@ pub enum ShardRequest {
     Spread { inode: InodeNumber },
     /// Read. Opens a file for a *group*: all sessions that are told of the rights may use these, without asking the
     /// shard. The group has a lease of its own, `Open`, for as long as a session that has joined it lives
-    /// ([`crate::message::Message::Renew`]): the caller's, which makes it, and others. [`Error::Invalid`]: `group` is the
-    /// number of a session, or of a group that has ended; or the caller has joined
+    /// ([`crate::message::Message::Renew`]): the caller's, which makes it, and others. [`Error::Invalid`]: `group` is
+    /// the number of a session, or of a group that has ended; or the caller has joined
     /// [`crate::limits::GROUPS_PER_SESSION_MAX`] groups. Answer: `Opened`.
     OpenGroup { inode: InodeNumber, access: Access, group: SessionId },
 }

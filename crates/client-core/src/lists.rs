@@ -1,0 +1,131 @@
+//! Pieces of a file, read with several requests under way.
+
+use crate::file_objects::FileObjects;
+use crate::lines::Lines;
+use crate::objects::Objects;
+use crate::shell::Shell;
+use std::collections::VecDeque;
+use weft_layout::{Piece, Stripes};
+use weft_protocol::{InodeNumber, Result};
+
+/// Requests of one list that are under way: neither end blocks in a send while the other one does, however small they
+/// are (docs/flow-control.md).
+const REQUESTS_MAX: usize = 32;
+
+/// Pieces of memory, each with a place in the file, that are filled in their order.
+pub trait ReadList {
+    /// Offset in the file and length of each.
+    fn ranges(&self) -> Vec<(u64, usize)>;
+
+    /// The memory of the piece with this index. Pieces may share memory: one is used at a time.
+    fn memory(&mut self, index: usize) -> &mut [u8];
+}
+
+/// The ranges up to the first that the end of a file of this size cuts, as far as they lie within it.
+pub(crate) fn within_file(ranges: &[(u64, usize)], size: u64) -> Vec<(u64, usize)> {
+    let mut within = Vec::with_capacity(ranges.len());
+    for (offset, bytes) in ranges {
+        let have = usize::try_from(size.saturating_sub(*offset)).unwrap_or(usize::MAX).min(*bytes);
+        within.push((*offset, have));
+        if have < *bytes {
+            break;
+        }
+    }
+    within
+}
+
+/// What is asked for next.
+struct Ahead<'a> {
+    ranges: std::slice::Iter<'a, (u64, usize)>,
+    /// What is left of the present one.
+    offset: u64,
+    left: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(ranges: &'a [(u64, usize)]) -> Self {
+        Self { ranges: ranges.iter(), offset: 0, left: 0 }
+    }
+
+    /// The next piece of an object, at most so many bytes. `None`: all was asked for.
+    fn next(&mut self, stripes: Stripes, bytes_max: usize) -> Option<Piece> {
+        while self.left == 0 {
+            (self.offset, self.left) = *self.ranges.next()?;
+        }
+        Some(stripes.piece_at(self.offset, 0, self.left.min(bytes_max)))
+    }
+
+    fn asked(&mut self, piece: &Piece) {
+        self.offset += piece.bytes as u64;
+        self.left -= piece.bytes;
+    }
+}
+
+impl<S: Shell> Objects<S> {
+    /// Reads pieces that lie within the file, zeros where its objects have ended. `false`: a connection failed or was
+    /// not to be had, or a request was refused; they have to be read otherwise, which also tells why.
+    pub(crate) async fn read_list(
+        &self,
+        of: (InodeNumber, &FileObjects),
+        ranges: &[(u64, usize)],
+        list: &mut dyn ReadList,
+    ) -> bool {
+        let Some((first, _)) = ranges.iter().find(|(_, bytes)| *bytes > 0) else { return true };
+        let Ok(Some(mut lines)) = Lines::open(self, of.1, *first).await else { return false };
+        let read = self.take_list(of, &mut lines, ranges, list).await;
+        // After an error nothing is known of what is outstanding.
+        if read.is_ok() {
+            lines.end(self).await;
+        }
+        read.is_ok()
+    }
+
+    async fn take_list(
+        &self,
+        of: (InodeNumber, &FileObjects),
+        lines: &mut Lines<S>,
+        ranges: &[(u64, usize)],
+        list: &mut dyn ReadList,
+    ) -> Result<()> {
+        let (stripes, turn_bytes) = (of.1.stripes(), lines.window().0 as usize);
+        let mut ahead = Ahead::new(ranges);
+        // Bytes to come of each request.
+        let mut requests = VecDeque::new();
+        for (index, (_, bytes)) in ranges.iter().enumerate() {
+            let mut have = 0;
+            while have < *bytes {
+                while requests.len() < REQUESTS_MAX
+                    && let Some(piece) = ahead.next(stripes, turn_bytes)
+                    && lines.ask(self, of, &piece).await?
+                {
+                    ahead.asked(&piece);
+                    requests.push_back(piece.bytes);
+                }
+                let mut taken = lines.take(&mut list.memory(index)[have..*bytes]).await?;
+                have += taken;
+                while taken > 0 {
+                    let front = requests.front_mut().expect("bytes come of requests");
+                    let part = taken.min(*front);
+                    (*front, taken) = (*front - part, taken - part);
+                    if *front == 0 {
+                        requests.pop_front();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_ends_with_the_piece_that_the_end_of_the_file_cuts() {
+        let ranges = [(10, 5), (0, 3), (18, 4), (0, 9)];
+        assert_eq!(within_file(&ranges, 20), [(10, 5), (0, 3), (18, 2)]);
+        assert_eq!(within_file(&ranges, 100), ranges);
+        assert_eq!(within_file(&ranges, 0), [(10, 0)]);
+    }
+}
