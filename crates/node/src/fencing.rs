@@ -166,8 +166,11 @@ pub struct Gates<'a> {
     fencing: &'a Arc<Fencing>,
     connection: &'a Registered,
     /// The last request's gate: a client uses few shards over one connection.
-    last: RefCell<Option<((SessionId, ShardId), Arc<Gate>)>>,
+    last: RefCell<Option<OpenGate>>,
 }
+
+/// A gate, and whose it is at which shard.
+type OpenGate = ((SessionId, ShardId), Arc<Gate>);
 
 impl<'a> Gates<'a> {
     /// Returns the gates for a connection.
