@@ -238,7 +238,7 @@ impl<K: KeyValue> Shard<K> {
         let mut rights = Rights::empty();
         rights.set(Rights::READ, access.reads());
         rights.set(Rights::WRITE, access.writes());
-        rights.set(Rights::GROUP, self.groups.contains(session));
+        rights.set(Rights::GROUP, session.is_group());
         let seconds = self.now.wall.parts().0 + i64::from(CAPABILITY_TERM_SECONDS);
         self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
             object,

@@ -125,8 +125,9 @@ impl<K: KeyValue> Shard<K> {
                 let others = Some(holder.session) != requester;
                 let stronger = holder.mode > touch.allowed;
                 // Nobody answers for a group, which has the file open for as long as it lives.
-                let is_asked = asked.contains(&(touch.key, holder.session)) || self.groups.contains(holder.session);
-                let unasked = touch.asks.includes(holder) && !is_asked;
+                let unasked = touch.asks.includes(holder)
+                    && !holder.session.is_group()
+                    && !asked.contains(&(touch.key, holder.session));
                 let is_data = matches!(touch.key, LeaseKey::Data(_));
                 if others && (stronger || unasked || (is_data && self.is_being_fenced(holder))) {
                     recalls.push((touch.key, holder.session, touch.to));
