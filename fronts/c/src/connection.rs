@@ -1,12 +1,12 @@
 //! Connecting to file systems.
 
 use crate::border::status;
-use crate::handles::{Handle, Kind, Table};
+use crate::handles::{Handle, Kind};
 use crate::raw::{self, Extensible};
+use crate::table::Table;
 use std::ffi::{OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::LazyLock;
 use std::time::Duration;
 use weft_library::{Failure, FileSystem, Outcome, Process, Settings};
 
@@ -15,7 +15,7 @@ impl Kind for FileSystem {
     const NAME: &str = "weft_t";
 
     fn table() -> &'static Table<Self> {
-        static TABLE: LazyLock<Table<FileSystem>> = Table::new();
+        static TABLE: Table<FileSystem> = Table::new();
         &TABLE
     }
 

@@ -1,26 +1,16 @@
 //! Handles: numbers that C holds, and what they stand for.
 //!
-//! A number has the kind of the thing, its place in the table and the place's generation. So a handle that was closed,
-//! one of another kind and one that was made up are told from those that are open.
+//! A handle that was closed, one of another kind and one that was made up are told from those that are open
+//! ([`crate::table`]).
 
 use crate::border::check_not_forked;
-use sharded_slab::{Config, Entry, Slab};
-use std::sync::{Arc, LazyLock};
+use crate::table::{Held, Table};
+use std::sync::Arc;
 use weft_library::{Failure, OpenFile, Outcome, Process};
-
-/// Leaves the lower bits of a handle to its kind.
-pub struct Keys;
-
-/// Bits of a handle that tell its kind.
-const KIND_BITS: usize = 3;
-
-impl Config for Keys {
-    const RESERVED_BITS: usize = KIND_BITS;
-}
 
 /// Something that C has handles of.
 pub trait Kind: Sized + Send + Sync + 'static {
-    /// Not 0, so that no handle is.
+    /// Not 0, so that no handle is; below 8.
     const NUMBER: usize;
     /// What it is called in C.
     const NAME: &str;
@@ -31,19 +21,6 @@ pub trait Kind: Sized + Send + Sync + 'static {
     /// The process that made it.
     fn made_in(&self) -> Process;
 }
-
-/// The handles of a kind.
-pub struct Table<T>(Slab<Arc<T>, Keys>);
-
-impl<T> Table<T> {
-    /// An empty table.
-    pub const fn new() -> LazyLock<Self> {
-        LazyLock::new(|| Self(Slab::new_with_config::<Keys>()))
-    }
-}
-
-/// Keeps what a handle stands for.
-pub type Held<T> = Entry<'static, Arc<T>, Keys>;
 
 /// What C calls a pointer and never follows.
 #[repr(transparent)]
@@ -64,27 +41,22 @@ impl<T: Kind> Handle<T> {
     /// Makes a handle.
     pub fn new(value: Arc<T>) -> Outcome<Self> {
         let full = || Failure::new(libc::EMFILE, format!("there are too many of {}", T::NAME));
-        let key = T::table().0.insert(value).ok_or_else(full)?;
-        Ok(Self(key << KIND_BITS | T::NUMBER, std::marker::PhantomData))
+        Ok(Self(T::table().insert(value).ok_or_else(full)?, std::marker::PhantomData))
     }
 
     /// What it stands for, for the length of a call.
-    #[inline]
+    #[inline(always)]
     pub fn get(self) -> Outcome<Held<T>> {
-        let value = self.key().and_then(|key| T::table().0.get(key)).ok_or_else(|| self.bad())?;
+        let value = T::table().get(self.0).ok_or_else(|| self.bad())?;
         check_not_forked(value.made_in())?;
         Ok(value)
     }
 
-    /// Ends it. What it stands for lives on as long as somebody uses it.
+    /// Closes it. What it stands for lives on until the last call that uses it returns.
     pub fn take(self) -> Outcome<Arc<T>> {
-        let value = Arc::clone(&*self.get()?);
-        let is_ours = self.key().is_some_and(|key| T::table().0.remove(key));
-        if is_ours { Ok(value) } else { Err(self.bad()) }
-    }
-
-    fn key(self) -> Option<usize> {
-        (self.0 & ((1 << KIND_BITS) - 1) == T::NUMBER).then_some(self.0 >> KIND_BITS)
+        // A forked child may not.
+        drop(self.get()?);
+        T::table().take(self.0).ok_or_else(|| self.bad())
     }
 
     #[cold]
@@ -100,7 +72,7 @@ impl Kind for OpenFile {
     const NAME: &str = "weft_file_t";
 
     fn table() -> &'static Table<Self> {
-        static TABLE: LazyLock<Table<OpenFile>> = Table::new();
+        static TABLE: Table<OpenFile> = Table::new();
         &TABLE
     }
 

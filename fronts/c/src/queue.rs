@@ -7,14 +7,15 @@
 
 use crate::border::{count, status};
 use crate::connection::FsHandle;
-use crate::handles::{Handle, Kind, Table};
+use crate::handles::{Handle, Kind};
 use crate::raw;
 use crate::requests::{self, Completion, Job, Request, Tag};
+use crate::table::Table;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_library::{Failure, FileSystem, Outcome, Process};
@@ -57,7 +58,7 @@ impl Kind for Queue {
     const NAME: &str = "weft_queue_t";
 
     fn table() -> &'static Table<Self> {
-        static TABLE: LazyLock<Table<Queue>> = Table::new();
+        static TABLE: Table<Queue> = Table::new();
         &TABLE
     }
 

@@ -12,7 +12,7 @@ const NAME: &str = "c-library";
 /// Tests of `main.c` that fork: the child's copies of its parent's memory are leaks to a checker of leaks.
 const FORKING: [&str; 2] = ["forks", "exports"];
 /// The others.
-const TESTS: [&str; 13] = [
+const TESTS: [&str; 16] = [
     "files",
     "names",
     "attributes",
@@ -21,6 +21,9 @@ const TESTS: [&str; 13] = [
     "locks",
     "queues",
     "threads",
+    "reopened",
+    "remembered",
+    "in-flight",
     "handles",
     "arguments",
     "options",
@@ -55,7 +58,8 @@ fn compiler(program: &str, output: &Path) -> Command {
 /// Builds the suite. Returns its program.
 fn suite(name: &str, flags: &[&str]) -> PathBuf {
     let output = library().join(name);
-    let sources = ["main.c", "use.c", "refusals.c", "processes.c"].map(|file| package().join("tests/c").join(file));
+    let sources = ["main.c", "use.c", "closing.c", "refusals.c", "processes.c"];
+    let sources = sources.map(|file| package().join("tests/c").join(file));
     run(compiler("cc", &output).arg("-std=c11").args(flags).args(sources).args(["-lweft", "-lpthread"]));
     output
 }
