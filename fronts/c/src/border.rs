@@ -11,6 +11,7 @@ thread_local! {
 }
 
 /// Runs a call. Returns the count, or -errno.
+#[inline(always)]
 pub fn count(call: impl FnOnce() -> Outcome<usize>) -> isize {
     // What a panic left half done belongs to the client library, whose locks and tables stand a panic.
     let outcome = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
@@ -27,6 +28,7 @@ pub fn count(call: impl FnOnce() -> Outcome<usize>) -> isize {
 }
 
 /// As [`count`], of a call that returns 0.
+#[inline(always)]
 pub fn status(call: impl FnOnce() -> Outcome) -> c_int {
     let result = count(|| call().map(|()| 0));
     c_int::try_from(result).expect("an errno is a small number")
@@ -64,6 +66,7 @@ extern "C" fn weft_version() -> *const c_char {
 }
 
 /// Refuses what a forked child does with its parent's connection.
+#[inline]
 pub fn check_not_forked(made_in: Process) -> Outcome {
     if made_in == this_process() {
         return Ok(());

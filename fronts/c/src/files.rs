@@ -112,7 +112,7 @@ extern "C" fn weft_pread(file: FileHandle, memory: *mut c_void, length: usize, o
         let file = file.get()?;
         // SAFETY: it is as `weft.h` says.
         let memory = unsafe { raw::slice_mut(memory.cast(), length, "memory") }?;
-        file.read(memory, raw::range(offset, length)?)
+        file.read(memory, raw::offset(offset)?)
     })
 }
 
@@ -123,7 +123,7 @@ extern "C" fn weft_pwrite(file: FileHandle, memory: *const c_void, length: usize
         let file = file.get()?;
         // SAFETY: it is as `weft.h` says.
         let memory = unsafe { raw::slice(memory.cast(), length, "memory") }?;
-        file.write(memory, raw::range(offset, length)?)?;
+        file.write(memory, raw::offset(offset)?)?;
         Ok(length)
     })
 }

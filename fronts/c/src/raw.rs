@@ -18,6 +18,7 @@ pub unsafe trait Extensible: Copy {
     const NAME: &str;
 }
 
+#[cold]
 fn null(what: &str) -> Failure {
     Failure::new(libc::EFAULT, format!("{what} is NULL"))
 }
@@ -45,20 +46,27 @@ pub unsafe fn optional_text<'a>(text: *const c_char) -> Option<&'a [u8]> {
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
+#[inline]
 fn check_length<T>(is_null: bool, count: usize, what: &str) -> Outcome {
     if is_null && count > 0 {
         return Err(null(what));
     }
     match count.checked_mul(size_of::<T>()) {
         Some(bytes) if isize::try_from(bytes).is_ok() => Ok(()),
-        _ => Err(Failure::invalid(format!("{what}: {count} is more than memory has"))),
+        _ => Err(too_long(count, what)),
     }
+}
+
+#[cold]
+fn too_long(count: usize, what: &str) -> Failure {
+    Failure::invalid(format!("{what}: {count} is more than memory has"))
 }
 
 /// Things that are only read.
 ///
 /// # Safety
 /// `pointer` is NULL, or has `count` of them, which nobody changes as long as the result is used.
+#[inline]
 pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Outcome<&'a [T]> {
     check_length::<T>(pointer.is_null(), count, what)?;
     if count == 0 {
@@ -74,6 +82,7 @@ pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Outco
 /// # Safety
 /// `pointer` is NULL, or has room for `count` of them, which nobody else uses as long as the result is. All bit
 /// patterns are values of `T`.
+#[inline]
 pub unsafe fn slice_mut<'a, T>(pointer: *mut T, count: usize, what: &str) -> Outcome<&'a mut [T]> {
     check_length::<T>(pointer.is_null(), count, what)?;
     if count == 0 {
@@ -117,13 +126,25 @@ pub unsafe fn sized<T: Extensible>(pointer: *const T, what: &str) -> Outcome<T> 
 }
 
 /// An offset, or a length, from C's signed number.
+#[inline]
 pub fn unsigned(number: i64, what: &str) -> Outcome<u64> {
-    u64::try_from(number).map_err(|_| Failure::invalid(format!("{what} is {number}")))
+    u64::try_from(number).map_err(|_| negative(number, what))
+}
+
+#[cold]
+fn negative(number: i64, what: &str) -> Failure {
+    Failure::invalid(format!("{what} is {number}"))
+}
+
+/// An offset, from C's.
+#[inline]
+pub fn offset(offset: i64) -> Outcome<u64> {
+    unsigned(offset, "the offset")
 }
 
 /// A range of a file: from C's offset, so many bytes.
 pub fn range(offset: i64, bytes: usize) -> Outcome<u64> {
-    checked_range(unsigned(offset, "the offset")?, bytes)
+    checked_range(self::offset(offset)?, bytes)
 }
 
 /// Stores a value, or tells its length where there is no room.

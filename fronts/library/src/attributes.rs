@@ -12,10 +12,13 @@ pub const BLOCK_BYTES: u64 = 512;
 
 impl Place<'_> {
     /// Attributes of what is there.
+    #[inline]
     pub fn attributes(&self, follows: bool, verb: &str) -> Outcome<Attributes> {
         self.check(verb)?;
-        let entry = self.fs.client.walk_from(&self.fs.who, self.directory, self.path, follows);
-        Ok(entry.explain(|| format!("{verb} {self}"))?.attributes)
+        match self.fs.client.walk_from(&self.fs.who, self.directory, self.path, follows) {
+            Ok(entry) => Ok(entry.attributes),
+            Err(error) => Err(error).explain(|| format!("{verb} {self}")),
+        }
     }
 
     /// Whether the user may do with it what `bits` say: 4 read, 2 write, 1 execute or search.

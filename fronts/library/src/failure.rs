@@ -40,7 +40,16 @@ pub trait Explain<T> {
 }
 
 impl<T> Explain<T> for weft_protocol::Result<T> {
+    #[inline]
     fn explain<D: Display>(self, what: impl FnOnce() -> D) -> Outcome<T> {
-        self.map_err(|error: Error| Failure::new(error.to_errno(), format!("{}: {error}", what())))
+        match self {
+            Ok(value) => Ok(value),
+            Err(error) => Err(explained(&error, what)),
+        }
     }
+}
+
+#[cold]
+fn explained<D: Display>(error: &Error, what: impl FnOnce() -> D) -> Failure {
+    Failure::new(error.to_errno(), format!("{}: {error}", what()))
 }

@@ -100,6 +100,7 @@ impl FileSystem {
     }
 
     /// The process that connected.
+    #[inline]
     pub fn made_in(&self) -> Process {
         self.made_in
     }

@@ -176,10 +176,11 @@ impl OpenFile {
     }
 
     /// The file; of a directory a failure.
+    #[inline]
     pub fn file(&self) -> Outcome<&File> {
         match &self.what {
             What::File(file) => Ok(file),
-            What::Directory(_) => Err(Failure::new(libc::EISDIR, "the handle is of a directory")),
+            What::Directory(_) => Err(is_directory()),
         }
     }
 
@@ -192,6 +193,7 @@ impl OpenFile {
     }
 
     /// Writes all, at the end if it appends.
+    #[inline]
     pub fn write(&self, bytes: &[u8], offset: u64) -> Outcome {
         let offset = checked_range(offset, bytes.len())?;
         let file = self.file()?;
@@ -200,6 +202,7 @@ impl OpenFile {
     }
 
     /// Reads, fewer bytes at the end of the file only.
+    #[inline]
     pub fn read(&self, memory: &mut [u8], offset: u64) -> Outcome<usize> {
         let length = memory.len();
         let offset = checked_range(offset, length)?;
@@ -282,10 +285,21 @@ impl OpenFile {
 }
 
 /// An offset, if so many bytes from it on are within what offsets can tell.
+#[inline]
 pub fn checked_range(offset: u64, bytes: usize) -> Outcome<u64> {
     let end = u64::try_from(bytes).ok().and_then(|bytes| offset.checked_add(bytes));
     match end {
         Some(end) if i64::try_from(end).is_ok() => Ok(offset),
-        _ => Err(Failure::invalid(format!("{bytes} bytes at offset {offset} end beyond what an offset can tell"))),
+        _ => Err(beyond(offset, bytes)),
     }
+}
+
+#[cold]
+fn beyond(offset: u64, bytes: usize) -> Failure {
+    Failure::invalid(format!("{bytes} bytes at offset {offset} end beyond what an offset can tell"))
+}
+
+#[cold]
+fn is_directory() -> Failure {
+    Failure::new(libc::EISDIR, "the handle is of a directory")
 }
