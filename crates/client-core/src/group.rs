@@ -9,18 +9,16 @@ use crate::files::Files;
 use crate::handle::Handle;
 use crate::lists::{ReadList, within_file};
 use crate::objects::{ObjectWrite, Objects, Registration};
-use crate::open_inode::{Target, end_of, write_failed};
+use crate::open_inode::{Written, end_of, write_failed};
 use crate::shell::Shell;
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{Error, GroupOpen, Result, SessionId, routing};
 
 /// A handle of a file that a group has open. To be closed with [`Files::leave_group`].
-pub struct GroupHandle<S: Shell> {
+pub struct GroupHandle {
     pub open: GroupOpen,
     objects: FileObjects,
-    /// What memory RDMA transfers register.
-    registration: Option<Registration<S>>,
 }
 
 impl<S: Shell> Files<S> {
@@ -55,12 +53,12 @@ impl<S: Shell> Files<S> {
 
     /// A handle of a file that a group has open. No message is awaited. `None`: the file had no object then, so that
     /// there are no rights.
-    pub fn join_group(&self, open: GroupOpen, registration: Option<Registration<S>>) -> Result<Option<GroupHandle<S>>> {
+    pub fn join_group(&self, open: GroupOpen) -> Result<Option<GroupHandle>> {
         let Some((first, others)) = open.rights.split_first() else { return Ok(None) };
         let objects = FileObjects::told(&open.layout, Some(*first), others).ok_or(Error::Malformed)?;
         self.calls().groups.join(open.group, open.inode)?;
         self.calls().shell.renew_soon();
-        Ok(Some(GroupHandle { open, objects, registration }))
+        Ok(Some(GroupHandle { open, objects }))
     }
 
     /// A handle is closed, or the client that has opened the file for the group has no use for it any more.
@@ -80,13 +78,19 @@ impl<S: Shell> Files<S> {
 
 /// All fail with [`Error::CapabilityRejected`] or [`Error::NoObject`] when the rights are void: the group has ended, or
 /// they are too old.
-impl<S: Shell> GroupHandle<S> {
+impl GroupHandle {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
-    pub async fn read_at(&self, io: &Objects<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    pub async fn read_at<S: Shell>(
+        &self,
+        io: &Objects<S>,
+        buffer: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<usize> {
         if !self.open.access.reads() {
             return Err(Error::BadHandle);
         }
-        io.read_objects((self.open.inode, &self.objects, false), buffer, offset, self.registration).await
+        io.read_objects((self.open.inode, &self.objects, false), buffer, offset, registration).await
     }
 
     /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes.
@@ -111,7 +115,13 @@ impl<S: Shell> GroupHandle<S> {
 
     /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns.
     /// [`Error::NotSupported`]: an append to a striped file.
-    pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<()> {
+    pub async fn write_at<S: Shell>(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<Written> {
         let GroupOpen { access, append, inode, .. } = self.open;
         if !access.writes() {
             return Err(Error::BadHandle);
@@ -121,13 +131,14 @@ impl<S: Shell> GroupHandle<S> {
         }
         end_of(offset, bytes.len())?;
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(Written { offset, is_safe: true });
         }
         let operation = if append { DataOperation::Append } else { DataOperation::Write };
-        let write = ObjectWrite::new((inode, self.objects.clone()), operation, false);
-        let mut target: Target<S> = Target::Object { write, registration: self.registration };
-        let written = target.write(io, bytes, offset, false).await;
-        written.map(drop).map_err(|error| write_failed(error, append, target.may_have_landed()))
+        let mut write = ObjectWrite::new((inode, self.objects.clone()), operation, false);
+        let written = io.write_past_pages(&mut write, bytes, offset, registration).await;
+        let reply = written.map_err(|error| write_failed(error, append, write.may_have_landed))?;
+        let offset = if append { reply.size - bytes.len() as u64 } else { offset };
+        Ok(Written { offset, is_safe: true })
     }
 
     /// Writes pieces, each its bytes and an offset. They are at the servers when this returns.
@@ -152,12 +163,12 @@ impl<S: Shell> GroupHandle<S> {
     }
 
     /// Brings what was written to the servers' devices.
-    pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+    pub async fn sync<S: Shell>(&self, io: &Objects<S>) -> Result<()> {
         io.sync_objects(self.open.inode, &self.objects).await
     }
 
     /// Size of the file, as its objects tell.
-    pub async fn size(&self, io: &Objects<S>) -> Result<u64> {
+    pub async fn size<S: Shell>(&self, io: &Objects<S>) -> Result<u64> {
         io.stat_objects(self.open.inode, &self.objects).await.map(|told| told.size)
     }
 }

@@ -7,7 +7,7 @@ use crate::objects::{ObjectWrite, Objects, Registration, request, void_with_sess
 use crate::shell::Shell;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::limits::BULK_BYTES_MAX;
-use weft_protocol::{InodeNumber, Result};
+use weft_protocol::{Error, InodeNumber, Result};
 
 /// How often the objects of a file are looked at until they stay the same.
 const LOOKS_MAX: usize = 8;
@@ -119,6 +119,23 @@ impl<S: Shell> Objects<S> {
             file = together(&file, &objects, piece.index, &reply);
         }
         Ok(file)
+    }
+
+    /// As [`Objects::write_object`], made again as it is for as long as pages are in its way: the offset of an append is
+    /// decided. They are of files that are closed, and dropping them waits for nobody.
+    pub(crate) async fn write_past_pages(
+        &self,
+        write: &mut ObjectWrite,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        loop {
+            match self.write_object(write, bytes, offset, registration).await {
+                Err(Error::PagesCached) => self.calls.wait_for_pages().await,
+                result => return result,
+            }
+        }
     }
 
     pub(crate) async fn write_part(

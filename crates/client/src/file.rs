@@ -2,11 +2,10 @@
 
 use crate::block_on::{block_on, lock};
 use crate::client::{Client, Connected};
-use crate::member::Member;
 use crate::native::NativeShell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use weft_client_core::{Entry, FlushFor, Handle, Objects, ReadList};
+use weft_client_core::{Entry, FlushFor, Handle, Member, Objects, ReadList};
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Result};
 use weft_transport::Registration;
@@ -30,7 +29,7 @@ enum Opened {
     /// By this client.
     Own(Handle<NativeShell>),
     /// By a group that it has joined.
-    OfGroup(Box<Member>),
+    OfGroup(Box<Member<NativeShell>>),
 }
 
 impl Drop for OpenFile {
@@ -38,7 +37,7 @@ impl Drop for OpenFile {
         let files = &self.client.0;
         match &self.opened {
             Opened::Own(handle) => block_on(files.close_handle(handle)),
-            Opened::OfGroup(member) => member.close(files),
+            Opened::OfGroup(member) => block_on(member.close(files)),
         }
         if let Some(exported) = &*lock(&self.exported) {
             files.leave_group(exported.group);
@@ -55,7 +54,7 @@ impl OpenFile {
     pub fn own(&self) -> Result<&Handle<NativeShell>> {
         match &self.opened {
             Opened::Own(handle) => Ok(handle),
-            Opened::OfGroup(member) => member.own(&self.client.0),
+            Opened::OfGroup(member) => block_on(member.own(&self.client.0)),
         }
     }
 
@@ -128,7 +127,7 @@ impl Client {
         if open.file_system != self.map().name {
             return Err(Error::Invalid);
         }
-        let member = Member::join(&self.0.0, who, open, registration)?;
+        let member = block_on(Member::join(&self.0.0, who, open, registration))?;
         Ok(self.opened(Opened::OfGroup(Box::new(member))))
     }
 }
@@ -143,7 +142,7 @@ impl File {
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let handle = match &self.0.opened {
             Opened::Own(handle) => handle,
-            Opened::OfGroup(member) => return member.read_at(&self.0.client.0, buffer, offset),
+            Opened::OfGroup(member) => return block_on(member.read_at(&self.0.client.0, buffer, offset)),
         };
         if handle.read_at_hand(self.0.objects(), buffer, offset) {
             return Ok(buffer.len());
@@ -164,7 +163,7 @@ impl File {
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let handle = match &self.0.opened {
             Opened::Own(handle) => handle,
-            Opened::OfGroup(member) => return member.write_at(&self.0.client.0, bytes, offset),
+            Opened::OfGroup(member) => return block_on(member.write_at(&self.0.client.0, bytes, offset)).map(drop),
         };
         if handle.write_at_hand(self.0.objects(), bytes, offset) {
             return Ok(());
@@ -207,7 +206,7 @@ impl File {
     pub fn size(&self) -> Result<u64> {
         match &self.0.opened {
             Opened::Own(handle) => block_on(handle.size(self.0.objects())),
-            Opened::OfGroup(member) => member.size(&self.0.client.0),
+            Opened::OfGroup(member) => block_on(member.size(&self.0.client.0)),
         }
     }
 
@@ -218,7 +217,7 @@ impl File {
                 block_on(handle.open.flush(self.0.objects(), FlushFor::Program))?;
                 handle.check_locks(&self.0.objects().calls)
             }
-            Opened::OfGroup(member) => member.flush(&self.0.client.0),
+            Opened::OfGroup(member) => block_on(member.flush(&self.0.client.0)),
         }
     }
 
@@ -229,7 +228,7 @@ impl File {
                 block_on(handle.open.sync(self.0.objects()))?;
                 handle.check_locks(&self.0.objects().calls)
             }
-            Opened::OfGroup(member) => member.sync(&self.0.client.0),
+            Opened::OfGroup(member) => block_on(member.sync(&self.0.client.0)),
         }
     }
 

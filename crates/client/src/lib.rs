@@ -22,7 +22,6 @@ mod identity;
 pub mod instance;
 mod invalidator;
 pub mod key_file;
-mod member;
 mod native;
 mod node_end;
 mod options;

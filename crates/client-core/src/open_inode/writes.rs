@@ -49,14 +49,7 @@ impl<S: Shell> Target<S> {
                 if direct { io.calls.shell.stat_file(file).map(|(_, mtime)| Some(mtime)) } else { Ok(None) }
             }
             Self::Object { write, registration } => {
-                loop {
-                    match io.write_object(write, bytes, offset, *registration).await {
-                        // As it is: the offset of an append is decided. Pages in its way are of files that are closed,
-                        // and dropping them waits for nobody.
-                        Err(Error::PagesCached) => io.calls.wait_for_pages().await,
-                        result => return result.map(|reply| Some(reply.mtime)),
-                    }
-                }
+                io.write_past_pages(write, bytes, offset, *registration).await.map(|reply| Some(reply.mtime))
             }
         }
     }

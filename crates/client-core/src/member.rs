@@ -1,0 +1,158 @@
+//! An open file of a group, in one of the processes that use it.
+//!
+//! Bytes go by the group's rights, without a word to the shard. When these turn out to be void, because the group has
+//! ended or the file's objects have moved, the file is opened as any other is, and used so from then on. That also
+//! serves what a group has no handle for: locks.
+
+use crate::files::Files;
+use crate::group::GroupHandle;
+use crate::handle::Handle;
+use crate::objects::Registration;
+use crate::open_inode::{FlushFor, Written};
+use crate::open_options::OpenOptions;
+use crate::shell::Shell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_protocol::{Credentials, Error, GroupOpen, InodeNumber, Result};
+
+/// See the module. To be closed with [`Member::close`].
+pub struct Member<S: Shell> {
+    pub inode: InodeNumber,
+    pub options: OpenOptions<Registration<S>>,
+    pub who: Credentials,
+    /// `None`: there were no rights to begin with.
+    group: Option<GroupHandle>,
+    /// The rights are void.
+    is_over: AtomicBool,
+    own: OnceLock<Handle<S>>,
+}
+
+impl<S: Shell> Member<S> {
+    /// Joins a group.
+    pub async fn join(
+        files: &Files<S>,
+        who: &Credentials,
+        open: GroupOpen,
+        registration: Option<Registration<S>>,
+    ) -> Result<Self> {
+        let (inode, append) = (open.inode, open.append);
+        let options = OpenOptions { append, registration, ..OpenOptions::of(open.access) };
+        let group = files.join_group(open)?;
+        let (is_over, own) = (AtomicBool::new(group.is_none()), OnceLock::new());
+        let member = Self { inode, options, who: who.clone(), group, is_over, own };
+        match member.group {
+            Some(_) => files.attend_groups().await,
+            None => drop(member.own(files).await?),
+        }
+        Ok(member)
+    }
+
+    /// The open that others may join. `None`: the rights are void.
+    pub fn exported(&self) -> Option<&GroupOpen> {
+        self.in_use().map(|group| &group.open)
+    }
+
+    fn in_use(&self) -> Option<&GroupHandle> {
+        self.group.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
+    }
+
+    /// Whether the error says that the rights are void: then they are not used again.
+    fn ends_with(&self, error: &Error) -> bool {
+        let is_over = matches!(error, Error::NoObject | Error::CapabilityRejected);
+        if is_over {
+            self.is_over.store(true, Ordering::Release);
+        }
+        is_over
+    }
+
+    /// The file as this process has opened it itself, if it has.
+    pub fn opened(&self) -> Option<&Handle<S>> {
+        self.own.get()
+    }
+
+    /// The file as this process has opened it itself; it does so now, if it has not before.
+    pub async fn own(&self, files: &Files<S>) -> Result<&Handle<S>> {
+        if let Some(own) = self.own.get() {
+            return Ok(own);
+        }
+        let opened = files.open(&self.who, self.inode, self.options).await?;
+        if let Err(second) = self.own.set(opened) {
+            files.close_handle(&second).await;
+        }
+        Ok(self.own.get().expect("it was set above, by this thread or another"))
+    }
+
+    pub async fn read_at(&self, files: &Files<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(group) = self.in_use() {
+            match group.read_at(&files.objects, buffer, offset, self.options.registration).await {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        self.own(files).await?.read_at(&files.objects, buffer, offset).await
+    }
+
+    pub async fn write_at(&self, files: &Files<S>, bytes: &[u8], offset: u64) -> Result<Written> {
+        self.write_at_with(files, bytes, offset, self.options.registration).await
+    }
+
+    /// As [`Member::write_at`], with this registration for this write.
+    pub async fn write_at_with(
+        &self,
+        files: &Files<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<Written> {
+        if let Some(group) = self.in_use() {
+            match group.write_at(&files.objects, bytes, offset, registration).await {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        self.own(files).await?.write_at_with(&files.objects, bytes, offset, registration).await
+    }
+
+    pub async fn size(&self, files: &Files<S>) -> Result<u64> {
+        if let Some(group) = self.in_use() {
+            match group.size(&files.objects).await {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        self.own(files).await?.size(&files.objects).await
+    }
+
+    /// What is written by the group's rights is at the servers already.
+    pub async fn flush(&self, files: &Files<S>) -> Result<()> {
+        match self.own.get() {
+            Some(own) => own.open.flush(&files.objects, FlushFor::Program).await,
+            None => Ok(()),
+        }
+    }
+
+    pub async fn sync(&self, files: &Files<S>) -> Result<()> {
+        if let Some(group) = self.in_use() {
+            match group.sync(&files.objects).await {
+                Err(error) if self.ends_with(&error) => {}
+                result => result?,
+            }
+        }
+        // Also what was written by the group's rights, where these have become void since.
+        let own = if self.in_use().is_some() { self.own.get() } else { Some(self.own(files).await?) };
+        match own {
+            Some(own) => own.open.sync(&files.objects).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the handle. Losses of what was not flushed are told to nobody.
+    pub async fn close(&self, files: &Files<S>) {
+        if let Some(own) = self.own.get() {
+            files.close_handle(own).await;
+        }
+        if let Some(group) = &self.group {
+            files.leave_group(group.open.group);
+        }
+    }
+}
