@@ -94,9 +94,14 @@ impl GroupHandle {
     }
 
     /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes.
-    pub async fn read_list(&self, io: &Objects<S>, list: &mut dyn ReadList) -> Result<usize> {
+    pub async fn read_list<S: Shell>(
+        &self,
+        io: &Objects<S>,
+        list: &mut dyn ReadList,
+        registration: Option<Registration<S>>,
+    ) -> Result<usize> {
         let (ranges, of) = (list.ranges(), (self.open.inode, &self.objects));
-        if self.open.access.reads() && ranges.len() > 1 && self.registration.is_none() {
+        if self.open.access.reads() && ranges.len() > 1 && registration.is_none() {
             let within = within_file(&ranges, self.size(io).await?);
             if io.read_list(of, &within, list).await {
                 return Ok(within.iter().map(|(_, bytes)| bytes).sum());
@@ -104,7 +109,7 @@ impl GroupHandle {
         }
         let mut sum = 0;
         for (index, (offset, bytes)) in ranges.into_iter().enumerate() {
-            let count = self.read_at(io, list.memory(index), offset).await?;
+            let count = self.read_at(io, list.memory(index), offset, registration).await?;
             sum += count;
             if count < bytes {
                 break;
@@ -142,10 +147,15 @@ impl GroupHandle {
     }
 
     /// Writes pieces, each its bytes and an offset. They are at the servers when this returns.
-    pub async fn write_list(&self, io: &Objects<S>, list: &[(&[u8], u64)]) -> Result<()> {
-        if self.open.append || self.registration.is_some() || list.len() < 2 {
+    pub async fn write_list<S: Shell>(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        if self.open.append || registration.is_some() || list.len() < 2 {
             for (bytes, offset) in list {
-                self.write_at(io, bytes, *offset).await?;
+                self.write_at(io, bytes, *offset, registration).await?;
             }
             return Ok(());
         }
@@ -162,8 +172,11 @@ impl GroupHandle {
         }
     }
 
-    /// Brings what was written to the servers' devices.
+    /// Brings what was written to the servers' devices. Who only reads has written nothing, and no right to this.
     pub async fn sync<S: Shell>(&self, io: &Objects<S>) -> Result<()> {
+        if !self.open.access.writes() {
+            return Ok(());
+        }
         io.sync_objects(self.open.inode, &self.objects).await
     }
 

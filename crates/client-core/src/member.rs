@@ -7,6 +7,7 @@
 use crate::files::Files;
 use crate::group::GroupHandle;
 use crate::handle::Handle;
+use crate::lists::ReadList;
 use crate::objects::Registration;
 use crate::open_inode::{FlushFor, Written};
 use crate::open_options::OpenOptions;
@@ -111,6 +112,30 @@ impl<S: Shell> Member<S> {
             }
         }
         self.own(files).await?.write_at_with(&files.objects, bytes, offset, registration).await
+    }
+
+    pub async fn read_list(&self, files: &Files<S>, list: &mut dyn ReadList) -> Result<usize> {
+        if let Some(group) = self.in_use() {
+            match group.read_list(&files.objects, list, self.options.registration).await {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        self.own(files).await?.read_list(&files.objects, list).await
+    }
+
+    pub async fn write_list(&self, files: &Files<S>, list: &[(&[u8], u64)]) -> Result<()> {
+        if let Some(group) = self.in_use() {
+            match group.write_list(&files.objects, list, self.options.registration).await {
+                Err(error) if self.ends_with(&error) => {}
+                result => return result,
+            }
+        }
+        let own = self.own(files).await?;
+        for (bytes, offset) in list {
+            own.write_at(&files.objects, bytes, *offset).await?;
+        }
+        Ok(())
     }
 
     pub async fn size(&self, files: &Files<S>) -> Result<u64> {
