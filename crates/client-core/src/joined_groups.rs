@@ -42,11 +42,10 @@ impl JoinedGroups {
         lock(&self.0).is_empty()
     }
 
-    /// Those at shards of a node, for a renewal.
-    pub fn at(&self, map: &ClusterMap, node: NodeId) -> Vec<(ShardId, SessionId)> {
-        let joined = lock(&self.0);
-        let of_node = joined.iter().filter(|(_, record)| map.node_of(record.shard) == Some(node));
-        of_node.map(|(group, record)| (record.shard, *group)).collect()
+    /// All, for a renewal, whichever node that goes to: a shard that has moved there takes those that are not named for
+    /// left, and the client's map may be older.
+    pub fn all(&self) -> Vec<(ShardId, SessionId)> {
+        lock(&self.0).iter().map(|(group, record)| (record.shard, *group)).collect()
     }
 
     /// The nodes that have to be told of them.

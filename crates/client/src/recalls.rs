@@ -198,11 +198,11 @@ impl Listener {
             return false;
         }
         self.last_renewal_ms = now_ms;
-        let map = files.calls().map();
+        let groups = files.calls().groups.all();
         for one in &mut self.listened {
             // Replies do not name their request: the first is the oldest one's.
             one.renewal_sent_ms.get_or_insert(now_ms);
-            let groups = files.calls().groups.at(&map, one.node);
+            let groups = groups.clone();
             if lock(&one.connection).post(0, &Message::Renew { groups }).is_err() {
                 one.live.store(false, Ordering::Release);
             }

@@ -36,7 +36,7 @@ pub const DATA_CONNECTIONS_PER_SESSION_MAX: usize = 64;
 pub const DATA_REQUESTS_IN_FLIGHT_MAX: usize = 128;
 /// Leases that one session may hold at one shard. Beyond it replies grant none, and the client asks each time.
 pub const LEASES_PER_SESSION_MAX: usize = 1 << 20;
-/// Groups that one session may have joined at one node.
+/// Groups that one session may have joined.
 pub const GROUPS_PER_SESSION_MAX: usize = 4096;
 /// How long a session lives after its last message, milliseconds. All its leases end with it.
 pub const SESSION_TERM_MS: u64 = 10_000;
