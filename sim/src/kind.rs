@@ -43,9 +43,13 @@ pub enum Kind {
     Spreads,
     /// Programs that make system calls through mounts, while directories are spread over shards.
     SpreadMounts,
+    /// Programs that use the client machine, some of them by groups.
+    Groups,
+    /// The same, while nodes join and shards move.
+    GroupMoves,
 }
 
-const WORDS: [(&str, Kind); 18] = [
+const WORDS: [(&str, Kind); 20] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -64,6 +68,8 @@ const WORDS: [(&str, Kind); 18] = [
     ("relocation-mounts", Kind::RelocationMounts),
     ("spreads", Kind::Spreads),
     ("spread-mounts", Kind::SpreadMounts),
+    ("groups", Kind::Groups),
+    ("group-moves", Kind::GroupMoves),
 ];
 
 impl Kind {
@@ -74,7 +80,8 @@ impl Kind {
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks | Self::Spreads => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
-            Self::Moves => Faults { joins: true, moves: true, ..Faults::NOW },
+            Self::Groups => Faults { partitions: !seed.is_multiple_of(3), ..Faults::NOW },
+            Self::Moves | Self::GroupMoves => Faults { joins: true, moves: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
@@ -101,6 +108,11 @@ impl Kind {
     /// Whether directories are spread over shards.
     pub(crate) fn spreads(self) -> bool {
         matches!(self, Self::Spreads | Self::SpreadMounts)
+    }
+
+    /// Whether files are exported to groups.
+    pub(crate) fn has_groups(self) -> bool {
+        matches!(self, Self::Groups | Self::GroupMoves)
     }
 
     /// Whether the bytes of files move.

@@ -5,6 +5,7 @@
 //! is left to anybody but the shard. What it believes it holds stands in [`Believed`], which the world holds against
 //! the beliefs of others and against the shard (`world/locks.rs`).
 
+use crate::opened::Opened;
 use crate::process::Process;
 use crate::program::{Program, ProgramId, STEPS, open};
 use crate::random::Random;
@@ -52,7 +53,7 @@ pub async fn use_locks(machine: Arc<Files<SimShell>>, process: Rc<Process>, name
     let is_process = id.decide(&process, "owner", 0, |random| random.below(2)) == 0;
     let kind = if is_process { LockKind::Process } else { LockKind::Description };
     let owner = LockOwner { kind, number };
-    let mut locker = Locker { program: Program::new(machine, Rc::clone(&process), handle, id), owner };
+    let mut locker = Locker { program: Program::new(machine, Rc::clone(&process), Opened::Own(handle), id), owner };
     let steps = locker.decide("steps", 2 + STEPS);
     for _ in 0..steps {
         if process.ending.get() {
@@ -65,7 +66,7 @@ pub async fn use_locks(machine: Arc<Files<SimShell>>, process: Rc<Process>, name
     locker.forget();
     let result = locker.program.flush_all().await;
     process.note(|| format!("close {owner:?} of inode {}: {result:?}", locker.program.inode()));
-    locker.program.machine.close_handle(&locker.program.handle).await;
+    locker.program.machine.close_handle(locker.program.handle.own()).await;
 }
 
 struct Locker {
@@ -112,7 +113,7 @@ impl Locker {
                 self.unlock(range).await;
             }
             Step::Use if self.is_lost() => {
-                let result = self.program.handle.read_at(&self.program.machine.objects, &mut [0; 4], 0).await;
+                let result = self.program.handle.read_at(&self.program.machine, &mut [0; 4], 0).await;
                 self.check(result.is_err(), "reads on, though its lock was lost");
                 self.unlock(LockRange::ALL).await;
             }
@@ -188,14 +189,14 @@ impl Locker {
         let result = if waits {
             self.wait(&request, for_ms).await
         } else {
-            machine.try_lock(&self.program.handle, &request).await
+            machine.try_lock(self.program.handle.own(), &request).await
         };
         self.process().note(|| format!("lock {request:?} of inode {}: {result:?}", self.program.inode()));
         self.check(!(lost && result.is_ok()), "locks more, though a lock was lost");
         match result {
             Ok(()) => {
                 // The session may have ended since the lock was granted.
-                let is_lost = self.program.handle.check_locks(machine.calls()).is_err();
+                let is_lost = self.program.handle.own().check_locks(machine.calls()).is_err();
                 let session = if is_lost { SessionId(0) } else { machine.calls().session.id() };
                 for lock in request.locks {
                     self.forget_range(lock.range);
@@ -228,7 +229,7 @@ impl Locker {
                     machine.cancel_lock(wait).await;
                 });
             }
-            machine.lock(&self.program.handle, request, wait, Rc::clone(&waiter)).await;
+            machine.lock(self.program.handle.own(), request, wait, Rc::clone(&waiter)).await;
             let result = poll_fn(|_| waiter.take().map_or(Poll::Pending, Poll::Ready)).await;
             self.process().progressed();
             if result != Err(Error::SessionEnded) {
@@ -240,7 +241,7 @@ impl Locker {
     async fn unlock(&self, range: LockRange) {
         let lost = self.is_lost();
         self.forget_range(range);
-        let result = self.program.machine.unlock(&self.program.handle, self.owner, &[range]).await;
+        let result = self.program.machine.unlock(self.program.handle.own(), self.owner, &[range]).await;
         self.process().note(|| format!("unlock {range:?} of {:?}: {result:?}", self.owner));
         if result == Err(Error::SessionEnded) || lost {
             self.check(!(lost && result.is_ok()), "unlocks well, though its lock was lost");

@@ -29,7 +29,7 @@ use weft_protocol::data::DataReply;
 use weft_protocol::message::Message;
 use weft_protocol::message::recall::{DropPages, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardCall, ShardReply};
-use weft_protocol::{Error, InodeNumber, LeaseMode, NodeId, SessionId, ShardId, SlotIndex};
+use weft_protocol::{Error, GroupOpen, InodeNumber, LeaseMode, NodeId, SessionId, ShardId, SlotIndex};
 
 /// Directories that a process remembers.
 const DIRECTORIES_MAX: usize = 12;
@@ -55,6 +55,10 @@ pub enum Ask {
     Settle,
     /// Pages were dropped: not answered.
     PagesDropped { session: SessionId, dropped: PagesDropped },
+    /// The session is to be renewed everywhere: not answered.
+    RenewSoon,
+    /// The rights of a group turned out to be void: not answered.
+    RightsVoid(Box<GroupOpen>),
     /// A line for the trace: not answered.
     Note(String),
 }
@@ -237,6 +241,7 @@ impl Process {
                 false
             }
             Ask::Read(_) | Ask::RecallAnswer { .. } | Ask::PagesDropped { .. } | Ask::Settle | Ask::Note(_) => false,
+            Ask::RenewSoon | Ask::RightsVoid(_) => false,
         };
         if is_awaited {
             self.awaited.borrow_mut().insert(ticket);

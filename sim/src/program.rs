@@ -4,6 +4,7 @@
 //! ([`crate::bytes`]) before it begins and when it has ended, and each read is compared with it.
 
 use crate::bytes::OperationId;
+use crate::opened::Opened;
 use crate::process::{Ask, Drops, Process};
 use crate::random::Random;
 use crate::script::programs::{Kind, Opening, Step};
@@ -11,7 +12,7 @@ use crate::script::{WINDOW_MS, Word};
 use crate::shell::SimShell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, FlushFor, Handle, OpenOptions, Shell};
+use weft_client_core::{Files, Handle, OpenOptions, Shell};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
 use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
@@ -158,7 +159,7 @@ impl ProgramId {
 pub(crate) struct Program {
     pub machine: Arc<Files<SimShell>>,
     pub process: Rc<Process>,
-    pub handle: Handle<SimShell>,
+    pub handle: Opened,
     /// Where it goes on, as long as it reads and writes in order.
     position: u64,
     pub id: ProgramId,
@@ -175,9 +176,8 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
         Ok(handle) => handle,
         Err(error) => return process.note(|| format!("open {name} in {parent} {options:?}: {error:?}")),
     };
-    let inode = handle.open.inode;
-    process.note(|| format!("open {name} in {parent} {options:?}: inode {inode}"));
-    let mut program = Program::new(machine, Rc::clone(&process), handle, id);
+    process.note(|| format!("open {name} in {parent} {options:?}: inode {}", handle.open.inode));
+    let mut program = Program::new(machine, Rc::clone(&process), Opened::Own(handle), id);
     let steps = program.id.decide(&process, "steps", 0, |random| 1 + random.below(STEPS));
     for _ in 0..steps {
         if process.ending.get() {
@@ -187,12 +187,10 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
         program.machine.calls().shell.sleep_us(think_ms * 1000).await;
         program.step().await;
     }
-    let result = program.flush_all().await;
-    process.note(|| format!("close inode {inode}: {result:?}"));
-    program.machine.close_handle(&program.handle).await;
+    program.close().await;
 }
 
-fn choose_opening(random: &mut Random) -> Opening {
+pub(crate) fn choose_opening(random: &mut Random) -> Opening {
     let access = match random.below(4) {
         0 => Access::Read,
         1 => Access::Write,
@@ -205,7 +203,7 @@ fn choose_opening(random: &mut Random) -> Opening {
     Opening { access, append, direct, truncate, create, exclusive: create && random.one_in(4) }
 }
 
-fn options_of(opening: &Opening) -> OpenOptions<OperationId> {
+pub(crate) fn options_of(opening: &Opening) -> OpenOptions<OperationId> {
     let Opening { access, truncate, append, direct, .. } = *opening;
     OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None }
 }
@@ -248,20 +246,21 @@ pub(crate) async fn open(
 
 impl Program {
     /// A program that has just opened a file.
-    pub fn new(machine: Arc<Files<SimShell>>, process: Rc<Process>, handle: Handle<SimShell>, id: ProgramId) -> Self {
+    pub fn new(machine: Arc<Files<SimShell>>, process: Rc<Process>, handle: Opened, id: ProgramId) -> Self {
         Self { machine, process, handle, position: 0, id }
     }
 
     /// One thing that a program does with a file.
-    async fn step(&mut self) {
+    pub async fn step(&mut self) {
         let process = Rc::clone(&self.process);
         let step = self.id.decide(&process, "step", None, choose_step);
         let Some(Step { kind, seek, bytes }) = step else { return };
-        let (reads, writes) = (self.handle.options.access.reads(), self.handle.options.access.writes());
+        let access = self.handle.options().access;
+        let (reads, writes) = (access.reads(), access.writes());
         self.position = seek.unwrap_or(self.position);
         match kind {
             Kind::Flush => self.flush().await,
-            Kind::Cut if writes && self.handle.open.has_object(&self.machine.objects).await => {
+            Kind::Cut if writes && self.handle.has_object(&self.machine).await => {
                 let size = self.id.decide(&process, "cut", 0, |random| random.below(FILE_BYTES));
                 self.truncate(size).await;
             }
@@ -273,7 +272,7 @@ impl Program {
     }
 
     pub fn inode(&self) -> InodeNumber {
-        self.handle.open.inode
+        self.handle.inode()
     }
 
     /// A program was told of an error.
@@ -302,12 +301,19 @@ impl Program {
     pub async fn flush_all(&self) -> Result<()> {
         let (process, inode) = (&self.process, self.inode());
         let since = process.files.borrow_mut().moment();
-        let result = self.handle.open.flush(&self.machine.objects, FlushFor::Program).await;
-        if result.is_ok() {
+        let result = self.handle.flush(&self.machine).await;
+        if result.is_ok() && self.handle.tells_losses() {
             process.check(process.files.borrow_mut().flush_went_well(process.id.get(), inode, since));
         }
         self.told_of(&result);
         result
+    }
+
+    /// Flushes and closes.
+    pub async fn close(&self) {
+        let result = self.flush_all().await;
+        self.process.note(|| format!("close inode {}: {result:?}", self.inode()));
+        self.handle.close(&self.machine).await;
     }
 
     async fn flush(&self) {
@@ -317,18 +323,18 @@ impl Program {
 
     pub async fn write(&mut self, bytes: u64) {
         let (process, inode) = (Rc::clone(&self.process), self.inode());
-        let append = self.handle.options.append;
+        let append = self.handle.options().append;
         let offset = self.position;
         let (value, operation) = {
             let mut files = process.files.borrow_mut();
             let value = files.next_value(inode);
             (value, files.write(process.id.get(), inode, (!append).then_some(offset), bytes, value))
         };
-        let what = format!("{bytes} bytes {value} at {offset} of inode {inode} {:?}", self.handle.options);
+        let what = format!("{bytes} bytes {value} at {offset} of inode {inode} {:?}", self.handle.options());
         process.note(|| format!("write {what}"));
         let data = vec![value; usize::try_from(bytes).expect("writes here are short")];
         let tagged = append.then_some(operation);
-        let result = self.handle.write_at_with(&self.machine.objects, &data, offset, tagged).await;
+        let result = self.handle.write_at(&self.machine, &data, offset, tagged).await;
         process.note(|| format!("wrote {what}: {result:?}"));
         if let (true, Ok(placed)) = (append, &result) {
             process.files.borrow_mut().append_placed(operation, placed.offset);
@@ -354,7 +360,7 @@ impl Program {
 
     async fn read_here(&self, bytes: u64) -> Result<Vec<u8>> {
         let mut buffer = vec![0; usize::try_from(bytes).expect("reads here are short")];
-        let count = self.handle.read_at(&self.machine.objects, &mut buffer, self.position).await?;
+        let count = self.handle.read_at(&self.machine, &mut buffer, self.position).await?;
         buffer.truncate(count);
         Ok(buffer)
     }
@@ -368,6 +374,31 @@ impl Program {
         if let Ok(size) = size {
             process.check(process.files.borrow_mut().compare_size(inode, size, since));
         }
+    }
+
+    /// The size, as the handle of a group's member tells it.
+    pub async fn size(&self) {
+        let Some(member) = self.handle.member() else { return };
+        let (process, inode) = (&self.process, self.inode());
+        let since = process.files.borrow_mut().moment();
+        let size = member.size(&self.machine).await;
+        process.note(|| format!("size of inode {inode} by a handle: {size:?}, since {since}"));
+        if let Ok(size) = size {
+            process.check(process.files.borrow_mut().compare_size(inode, size, since));
+        }
+    }
+
+    /// Has what a group's member has written brought to the devices.
+    pub async fn sync(&self) {
+        let Some(member) = self.handle.member() else { return };
+        let (process, inode) = (&self.process, self.inode());
+        let since = process.files.borrow_mut().moment();
+        let result = member.sync(&self.machine).await;
+        process.note(|| format!("sync inode {inode}: {result:?}"));
+        if result.is_ok() && self.handle.tells_losses() {
+            process.check(process.files.borrow_mut().flush_went_well(process.id.get(), inode, since));
+        }
+        self.told_of(&result);
     }
 
     async fn truncate(&self, size: u64) {

@@ -226,8 +226,9 @@ impl Shell for SimShell {
         self.0.release_soon();
     }
 
-    /// Not here: clients of the simulation join no groups.
-    fn renew_soon(&self) {}
+    fn renew_soon(&self) {
+        self.0.ask(Ask::RenewSoon);
+    }
 
     fn knows_number(&self, inode: InodeNumber, stamp: u64) -> bool {
         if let Some(caches) = self.0.caches() {

@@ -168,10 +168,10 @@ impl Storage {
     pub fn begin(&mut self, message: &DataMessage, key: &NodeKey, wall: Timestamp) -> Result<()> {
         let DataMessage { session, request, .. } = message;
         let seconds = u32::try_from(wall.parts().0).unwrap_or(u32::MAX);
-        if self.gate(*session, routing::of_inode(request.inode)).is_fenced() {
+        let grant = check_access(request, *session, self.node, key, seconds, FIRST_EPOCH)?;
+        if self.gate_of(request).is_fenced() {
             return Err(Error::SessionEnded);
         }
-        let grant = check_access(request, *session, self.node, key, seconds, FIRST_EPOCH)?;
         let makes =
             matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
         if makes && grant.create {
@@ -191,7 +191,9 @@ impl Storage {
         range
     }
 
-    fn gate(&mut self, session: SessionId, shard: ShardId) -> Arc<Gate> {
+    /// The gate of the session, or of the group, that the request's right is of.
+    fn gate_of(&mut self, request: &DataRequest) -> Arc<Gate> {
+        let (session, shard) = (request.capability.session, routing::of_inode(request.inode));
         let of = self.map.node_of(shard).expect("the map has all shards");
         let term = self.terms.term(shard, of == self.node);
         self.fences.gate(session, shard, &term)
@@ -199,8 +201,8 @@ impl Storage {
 
     /// A piece of a write has come: those bytes of it, counted from its beginning. Passes the session's gate.
     pub fn piece(&mut self, message: &DataMessage, range: Range<usize>, now: Now) -> Result<()> {
-        let DataMessage { session, request, bytes, .. } = message;
-        let gate = self.gate(*session, routing::of_inode(request.inode));
+        let DataMessage { request, bytes, .. } = message;
+        let gate = self.gate_of(request);
         gate.enter(|| now.boot_ms)?;
         let append = request.operation == DataOperation::Append;
         let end = self.object(request.inode, request.object).map_or(0, |object| object.file.len());
@@ -248,8 +250,8 @@ impl Storage {
 
     /// Passes a descriptor with the reply. A fence that comes later finds the file open elsewhere.
     fn pass(&mut self, message: &DataMessage, now_ms: u64) -> Result<()> {
-        let DataMessage { session, request, wire, .. } = message;
-        let gate = self.gate(*session, routing::of_inode(request.inode));
+        let DataMessage { request, wire, .. } = message;
+        let gate = self.gate_of(request);
         gate.enter(|| now_ms)?;
         let object = self.object(request.inode, request.object);
         let passed = object.map(|object| wire.pass(Descriptor::new(&object.file, request.bytes == 1)));

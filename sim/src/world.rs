@@ -15,6 +15,7 @@ mod data;
 mod end;
 mod flow;
 mod gone;
+mod groups;
 mod joins;
 mod locks;
 mod losses;
@@ -33,6 +34,7 @@ use crate::bytes::{Files, Moment, ProcessId};
 use crate::choices::{Choices, Tape};
 use crate::client::Client;
 use crate::clock::Clock;
+use crate::group_program::Offers;
 use crate::model::Model;
 use crate::mount::identity;
 use crate::network::Network;
@@ -114,6 +116,15 @@ enum Message {
         client: usize,
         process: ProcessId,
         renewal: Renewal,
+        /// Renewals are counted.
+        number: u64,
+        /// The groups that it names.
+        joined: groups::Joined,
+    },
+    /// A client renews its session beside the usual times.
+    RenewSoon {
+        client: usize,
+        process: ProcessId,
     },
     Renewed {
         client: usize,
@@ -337,6 +348,10 @@ pub struct World {
     spreads: Option<u64>,
     growth: Growth,
     spread: Rc<Cell<u64>>,
+    /// Programs use files by groups.
+    uses_groups: bool,
+    offers: Rc<Offers>,
+    groups: groups::Groups,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
     /// The latest call that has come in each slot of a session.
@@ -472,6 +487,9 @@ impl World {
             self.tally.hindered = self.relocations.hindered.get();
             self.tally.planned = self.relocations.planned.get();
             self.tally.spread = self.spread.get();
+            self.tally.groups = self.offers.opened.get();
+            self.tally.members = self.offers.joined.get();
+            self.tally.void_rights = self.offers.void.get();
         }
         self.check_end();
     }
@@ -506,6 +524,7 @@ impl World {
 
     fn is_quiet(&self) -> bool {
         self.clients.iter().all(|client| !client.is_using_names() && !client.is_using_files())
+            && !self.offers.is_running()
             && self.tokens.is_empty()
             && self.shards.values().all(|shard| {
                 let status = shard.status();
@@ -519,9 +538,10 @@ impl World {
     /// The client that a message goes to, when it can take nothing in now, and for how long.
     fn asleep(&self, message: &Message) -> Option<u64> {
         let client = match message {
-            Message::ToClient { client, .. } | Message::Renewed { client, .. } | Message::Room { client } => {
-                self.clients.get(*client)
-            }
+            Message::ToClient { client, .. }
+            | Message::Renewed { client, .. }
+            | Message::RenewSoon { client, .. }
+            | Message::Room { client } => self.clients.get(*client),
             Message::Recall { session, .. }
             | Message::DropPages { session, .. }
             | Message::LockGranted { session, .. } => self.clients.iter().find(|client| client.session() == *session),
@@ -553,7 +573,15 @@ impl World {
                 self.step_at(node, taken.shard, Event::LockGrantTaken { session, wait: taken.wait });
             }
             Message::Renew { client } => self.renew(client),
-            Message::Renewal { client, process, renewal } => self.renewal_arrived(client, process, renewal),
+            Message::Renewal { client, process, renewal, number, joined } => {
+                if !self.is_overtaken(process, renewal.node, number) {
+                    self.renewal_arrived((client, process), renewal, &joined);
+                }
+            }
+            Message::RenewSoon { client, process } if self.clients[client].is_process(process) => {
+                self.renew_now(client);
+            }
+            Message::RenewSoon { .. } => {}
             Message::Renewed { client, process, renewal, refused, epoch, shards } => {
                 self.renewed((client, process), renewal, refused, (epoch, &shards));
             }

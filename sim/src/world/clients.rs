@@ -7,6 +7,7 @@ use super::wakes::{NAMES, name_of};
 use super::{Answer, Message, NODES, Renewal, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
+use crate::group_program::GroupProgram;
 use crate::network::USUAL_MS;
 use crate::process::{Ask, Drops, Ticket, Told};
 use crate::program::NamesOperation;
@@ -29,6 +30,10 @@ const BREAK_MS: u64 = 400;
 const SETTLE_MS: u64 = 300;
 /// Stripes have 16 bytes, and up to so many more.
 const STRIPE_BYTES_MORE: u64 = 64;
+/// Programs of a client that use files by groups, beside others.
+const GROUP_PROGRAMS: u64 = 2;
+/// How soon a session is renewed that is to be at once, milliseconds.
+const RENEW_SOON_MS: u64 = 1;
 
 impl World {
     /// The client is gone; another one starts in its place.
@@ -76,6 +81,16 @@ impl World {
                 random: numbers(seed, 1),
                 through_mounts: self.mounts.is_some(),
                 spread: Rc::clone(&self.spread),
+            };
+            process.spawn(program.run());
+        }
+        for number in 0..if self.uses_groups { GROUP_PROGRAMS } else { 0 } {
+            let program = GroupProgram {
+                machine: Arc::clone(machine),
+                process: Rc::clone(process),
+                offers: Rc::clone(&self.offers),
+                names: (0..NAMES).map(name_of).collect(),
+                number,
             };
             process.spawn(program.run());
         }
@@ -143,6 +158,10 @@ impl World {
                     self.send(Party::Client(index), Party::Node(node), message);
                 }
                 Ask::Settle => self.settle_later(),
+                Ask::RenewSoon => {
+                    self.network.after(RENEW_SOON_MS, Message::RenewSoon { client: index, process: id });
+                }
+                Ask::RightsVoid(open) => self.rights_void(&open),
                 Ask::Note(line) => self.note(&format!("client {index}, process {id}: {line}")),
             }
         }
@@ -297,23 +316,16 @@ impl World {
     }
 
     pub(super) fn renew(&mut self, index: usize) {
-        if self.ending && !self.clients.iter().any(Client::is_using_files) {
+        if self.ending && !self.clients.iter().any(Client::is_using_files) && !self.offers.is_running() {
             return;
         }
         self.network.after(SESSION_TERM_MS / 4, Message::Renew { client: index });
         if self.clients[index].paused_until_ms > self.network.now_ms {
             return;
         }
-        let (session, process) = (self.clients[index].session(), self.clients[index].process.id.get());
-        let sent_ms = self.clients[index].process.clock.boot_ms(self.network.now_ms);
         self.clients[index].process.release_soon();
         self.clients[index].process.tend_locks(&self.clients[index].machine);
-        let map = self.clients[index].machine.calls().map();
-        for node in map.nodes.iter().map(|node| node.id) {
-            let renewal = Renewal { session, node, sent_ms };
-            let message = Message::Renewal { client: index, process, renewal };
-            self.send(Party::Client(index), Party::Node(node), message);
-        }
+        self.renew_now(index);
         self.clients[index].process.drop_pages(Drops::Unheard);
         self.poll(index);
     }

@@ -321,12 +321,18 @@ impl World {
             body.landed |= matches!(body.refused, None | Some(Error::NoSpace));
             // The term has ended since the header came: here the server closes the connection.
             body.is_answered &= body.refused != Some(Error::Busy);
+            if body.refused.is_none() {
+                self.check_landed(&body.message);
+            }
         }
     }
 
     fn finish(&mut self, body: &Body) {
         if body.refused == Some(Error::NoSpace) {
             self.connections.refused.insert((body.to.1, body.message.request.id));
+        }
+        if body.refused.is_none() {
+            self.count_group_request(&body.message);
         }
         let now_ms = self.now_at(body.message.request.object.node()).boot_ms;
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);
@@ -393,8 +399,8 @@ impl World {
         let bodies = self.connections.bodies.values().chain(held).map(|body| (body.to, &*body.message));
         let mut bodies = bodies.chain(self.connections.waiting.messages()).chain(self.connections.threads.messages());
         bodies.any(|((client, process, _), message)| {
-            let DataMessage { session, request, .. } = message;
-            let fence = (*session, routing::of_inode(request.inode), request.object.node());
+            let DataMessage { request, .. } = message;
+            let fence = (request.capability.session, routing::of_inode(request.inode), request.object.node());
             let counts = message.sent < since || !self.clients[client].is_process(process);
             counts && !self.connections.fenced.contains(&fence)
         })

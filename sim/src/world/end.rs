@@ -73,8 +73,11 @@ impl World {
         }
         let uses_files = |client: &Client| client.is_using_names() || client.is_using_files();
         // With a node that is gone, giving back takes as long as calls of its shards are tried.
-        let is_idle =
-            self.ending && self.model.lost.is_empty() && self.tokens.is_empty() && !self.clients.iter().any(uses_files);
+        let is_idle = self.ending
+            && self.model.lost.is_empty()
+            && self.tokens.is_empty()
+            && !self.clients.iter().any(uses_files)
+            && !self.offers.is_running();
         if is_idle == self.idle_since_ms.is_some() {
             return;
         }

@@ -1,5 +1,6 @@
 //! Shards and storage servers: their machines, and what is asked of them.
 
+use super::groups::Joined;
 use super::partitions::Party;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
@@ -128,6 +129,7 @@ impl World {
                 self.tally.fenced += 1;
                 self.clients.iter().for_each(|client| client.process.fenced(client.session(), session, shard));
                 self.session_lost(session);
+                self.group_ends(shard, session);
                 self.note(&format!("shard {shard} has ended session {session}"));
                 self.fence_everywhere(shard, session, fences);
             }
@@ -145,7 +147,7 @@ impl World {
     }
 
     /// A node is told that a session lives, and tells its shards.
-    pub(super) fn renewal_arrived(&mut self, client: usize, process: ProcessId, renewal: Renewal) {
+    pub(super) fn renewal_arrived(&mut self, (client, process): (usize, ProcessId), renewal: Renewal, joined: &Joined) {
         if !self.storage.contains_key(&renewal.node) {
             return;
         }
@@ -157,7 +159,10 @@ impl World {
         };
         let shards: Vec<_> = map.shards_at(renewal.node).filter(is_served).collect();
         for shard in &shards {
-            self.step(*shard, Event::Heard { session, groups: Vec::new() });
+            let groups = joined.iter().filter(|(at, _)| at == shard).map(|(_, group)| *group).collect();
+            self.members_left(*shard, session, joined);
+            self.step(*shard, Event::Heard { session, groups });
+            self.members_heard(*shard, session, joined);
         }
         let now_ms = self.now_at(renewal.node).boot_ms;
         let is_overdue =

@@ -38,6 +38,12 @@ impl World {
         if kind.spreads() {
             world.spreads = Some(world.setting.decide(format_args!("spreads"), 0, Random::next));
         }
+        if kind.has_groups() {
+            world.uses_groups = true;
+            if world.setting.decide(format_args!("striped"), false, |random| random.one_in(4)) {
+                world.stripe_root();
+            }
+        }
         (0..CLIENTS).for_each(|index| world.start_programs_beside(index));
         if kind == Kind::Gone && !world.choices.tape.is_playing() {
             world.choose_node_to_die(source.0);
@@ -88,6 +94,9 @@ impl World {
             relocations: Default::default(),
             spreads: None,
             spread: Rc::default(),
+            uses_groups: false,
+            offers: Rc::default(),
+            groups: groups::Groups::default(),
             tokens: BTreeMap::new(),
             latest_in_slot: BTreeMap::new(),
             next_token: 1,

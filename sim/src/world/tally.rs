@@ -99,6 +99,14 @@ pub struct Tally {
     pub planned: u64,
     /// Directories that were spread, or were before.
     pub spread: u64,
+    /// Groups that were opened, handles that joined one, and those whose rights turned out to be void.
+    pub groups: u64,
+    pub members: u64,
+    pub void_rights: u64,
+    /// Requests by rights of groups that were carried out, those of files without a name, and pieces of writes.
+    pub group_requests: u64,
+    pub group_unlinked: u64,
+    pub group_writes: u64,
 }
 
 impl Tally {

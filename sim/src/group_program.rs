@@ -1,0 +1,204 @@
+//! Programs that use files by groups: they export files that they have open, and join what others have exported.
+//!
+//! What one of them reads and writes is held against the same model as what other programs do. What an exporter tells
+//! the others is in their hands at once, by whatever way, and for as long as they like: some of it is of groups that
+//! have ended.
+
+use crate::opened::Opened;
+use crate::process::{Ask, Process};
+use crate::program::{Program, ProgramId, choose_opening, open, options_of};
+use crate::random::Random;
+use crate::shell::SimShell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use weft_client_core::{Files, Member, Shell};
+use weft_protocol::message::shard::CreateFile;
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name};
+
+/// Exports that programs know.
+const OFFERS_MAX: usize = 4;
+/// Most that a program does with one handle, after it has exported it or with what it has joined.
+const STEPS: u64 = 14;
+/// Longest wait between two programs, and between two steps; one step in so many comes after a long wait, which may be
+/// beyond a term. Milliseconds.
+const IDLE_MS: u64 = 900;
+const THINK_MS: u64 = 300;
+const LONG: u64 = 16;
+const LONG_MS: u64 = 14_000;
+/// How often a program that waits looks whether the run ends, milliseconds.
+const LOOK_MS: u64 = 500;
+
+/// What the programs of a run know of each other, and counts of what happened.
+#[derive(Default)]
+pub struct Offers {
+    exported: RefCell<Vec<Vec<u8>>>,
+    /// Programs that go on.
+    running: Cell<u64>,
+    /// Groups that were opened, handles that joined one, and those of which the right was void.
+    pub opened: Cell<u64>,
+    pub joined: Cell<u64>,
+    pub void: Cell<u64>,
+}
+
+/// A program that goes on, until it ends or its client dies.
+struct Running(Rc<Offers>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+    }
+}
+
+fn count(of: &Cell<u64>) {
+    of.set(of.get() + 1);
+}
+
+impl Offers {
+    /// Whether a program goes on.
+    pub fn is_running(&self) -> bool {
+        self.running.get() > 0
+    }
+
+    fn begin(self: &Rc<Self>) -> Running {
+        count(&self.running);
+        Running(Rc::clone(self))
+    }
+
+    fn add(&self, open: &GroupOpen) {
+        let mut exported = self.exported.borrow_mut();
+        exported.push(open.to_bytes());
+        if exported.len() > OFFERS_MAX {
+            exported.remove(0);
+        }
+    }
+
+    fn get(&self, place: u64) -> Option<GroupOpen> {
+        let exported = self.exported.borrow();
+        let bytes = exported.get(usize::try_from(place).ok()?)?;
+        Some(GroupOpen::from_bytes(bytes).expect("the bytes of an export"))
+    }
+}
+
+/// One program.
+pub struct GroupProgram {
+    pub machine: Arc<Files<SimShell>>,
+    pub process: Rc<Process>,
+    pub offers: Rc<Offers>,
+    /// Files that are exported.
+    pub names: Vec<Name>,
+    /// Of those of its client.
+    pub number: u64,
+}
+
+impl GroupProgram {
+    /// Uses files until the run ends.
+    pub async fn run(self) {
+        let _running = self.offers.begin();
+        loop {
+            let id = ProgramId::new(&self.process);
+            let number = self.number;
+            let idle_ms = id.decide(&self.process, &format!("group program {number} waits"), IDLE_MS, |random| {
+                1 + random.below(IDLE_MS)
+            });
+            self.wait(idle_ms.max(1)).await;
+            if self.process.ending.get() {
+                return;
+            }
+            let known = self.offers.exported.borrow().len() as u64;
+            // 0: nothing; 1: exports; from 2 on: joins one of those that are known.
+            let what = id.decide(&self.process, &format!("group program {number}"), 0, |random| {
+                if random.one_in(3) { 1 } else { 2 + random.below(known + 1) }
+            });
+            match what {
+                0 => {}
+                1 => self.export(id).await,
+                _ => self.join(what - 2, id).await,
+            }
+        }
+    }
+
+    /// Waits, unless the run ends.
+    async fn wait(&self, mut ms: u64) {
+        while ms > 0 && !self.process.ending.get() {
+            let now_ms = ms.min(LOOK_MS);
+            self.machine.calls().shell.sleep_us(now_ms * 1000).await;
+            ms -= now_ms;
+        }
+    }
+
+    async fn export(&self, id: ProgramId) {
+        let Self { process, machine, .. } = self;
+        let place = id.decide(process, "name", 0, |random| random.below(self.names.len() as u64));
+        let Some(name) = usize::try_from(place).ok().and_then(|place| self.names.get(place)) else { return };
+        let opening = id.decide(process, "open", crate::script::programs::Opening::USUAL, choose_opening);
+        let options = options_of(&opening);
+        let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
+        let handle = match open(machine, process, InodeNumber::ROOT, name, options, create).await {
+            Ok(handle) => handle,
+            Err(error) => return process.note(|| format!("open {name} to export it {options:?}: {error:?}")),
+        };
+        process.note(|| format!("open {name} to export it {options:?}: inode {}", handle.open.inode));
+        let mut program = Program::new(Arc::clone(machine), Rc::clone(process), Opened::Own(handle), id);
+        self.use_for(&mut program, 3).await;
+        let exported = machine.open_group(program.handle.own()).await;
+        let told = exported.as_ref().map(|open| (open.group, open.rights.len()));
+        process.note(|| format!("exports inode {}: {told:?}", program.inode()));
+        if let Ok(open) = &exported {
+            count(&self.offers.opened);
+            self.offers.add(open);
+        }
+        self.use_for(&mut program, STEPS).await;
+        program.close().await;
+        if let Ok(open) = exported {
+            process.note(|| format!("leaves group {}, which it has made", open.group));
+            machine.leave_group(open.group);
+        }
+    }
+
+    async fn join(&self, place: u64, id: ProgramId) {
+        let Self { process, machine, .. } = self;
+        let Some(open) = self.offers.get(place) else { return };
+        let (group, inode) = (open.group, open.inode);
+        let member = match Member::join(machine, &Credentials::default(), open, None).await {
+            Ok(member) => member,
+            Err(error) => return process.note(|| format!("joins group {group} of inode {inode}: {error:?}")),
+        };
+        process.note(|| format!("joins group {group} of inode {inode}: {:?}", member.options));
+        count(&self.offers.joined);
+        if member.exported().is_some() && id.decide(process, "tells others", false, |random| random.one_in(4)) {
+            self.offers.add(member.exported().expect("it is there"));
+        }
+        let mut program = Program::new(Arc::clone(machine), Rc::clone(process), Opened::OfGroup(Box::new(member)), id);
+        self.use_for(&mut program, STEPS).await;
+        process.note(|| format!("leaves group {group}"));
+        program.close().await;
+    }
+
+    /// Does something with a file, up to so many times.
+    async fn use_for(&self, program: &mut Program, most: u64) {
+        let process = &self.process;
+        let steps = program.id.decide(process, "steps", 0, |random| random.below(most + 1));
+        for _ in 0..steps {
+            let think_ms = program.id.decide(process, "pause", THINK_MS / 2, |random: &mut Random| {
+                if random.one_in(LONG) { random.below(LONG_MS) } else { random.below(THINK_MS) }
+            });
+            self.wait(think_ms).await;
+            if process.ending.get() {
+                return;
+            }
+            let open = program.handle.member().and_then(Member::exported).cloned();
+            let what = program.id.decide(process, "member", 0, |random| random.below(8));
+            match what {
+                1 if open.is_some() => program.size().await,
+                2 if open.is_some() => program.sync().await,
+                _ => program.step().await,
+            }
+            if let (Some(open), Some(None)) = (open, program.handle.member().map(Member::exported)) {
+                count(&self.offers.void);
+                process.note(|| format!("the rights of group {} are void", open.group));
+                process.ask(Ask::RightsVoid(Box::new(open)));
+            }
+        }
+    }
+}
