@@ -103,12 +103,13 @@ int weft_root(weft_t fs, weft_file_t *directory);
 int weft_close(weft_file_t file);
 
 /* One process opens, many use: `weft_export` returns bytes that open the file as this handle has it open, in any process
- * that has a key of the file system; `weft_import` makes a handle of them, and asks no metadata server. Keep them as
- * secret as the file. With length 0 the length that it would take is returned; -ERANGE: it takes more. A file that is
- * open so counts as open once, until the last of these handles is closed, or its process has ended: it outlives the one
- * that exported it, and its name. Nobody caches the file meanwhile. Before anybody has imported it, it lasts 10 s beyond
- * the exporter's close. Where it has ended, a handle that is imported opens the file anew: -ESTALE, if that is gone.
- * `hints`: `rdma=`, NULL for none. Threads, forks and closing are as for any handle; positions are not shared. */
+ * with the same key; `weft_import` makes a handle of them. That costs one message, which opens nothing; reads and writes
+ * ask no metadata server. Keep the bytes as secret as the file. With length 0 the length that it would take is returned;
+ * -ERANGE: it takes more. A file that is open so counts as open once, until the last of these handles is closed, or its
+ * process has ended: it outlives the one that exported it, and its name. Before anybody has imported it, it lasts some
+ * 8 s beyond the exporter's close. Nobody caches the file meanwhile. A handle that is locked, or is older than an hour,
+ * or whose group has ended opens the file anew, as its user may: -ESTALE, if it is gone. -EINVAL: other bytes, or those
+ * of another key or file system. `hints`: `rdma=`, NULL for none. Positions are not shared. */
 ssize_t weft_export(weft_file_t file, void *handle, size_t length);
 int weft_import(weft_t fs, const void *handle, size_t length, const char *hints, weft_file_t *file);
 

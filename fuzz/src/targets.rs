@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use weft_client::{Instance, KeyFile};
 use weft_metadata::back::Inode;
 use weft_node::NodeConfig;
+use weft_protocol::UserKey;
 use weft_protocol::capability::CAPABILITY_BYTES;
 use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
 use weft_protocol::handshake::{ClientHello, ClientProof, ServerHello, Welcome};
@@ -108,8 +109,12 @@ pub fn capability(bytes: &[u8]) -> bool {
 
 /// An exported handle.
 pub fn group_open(bytes: &[u8]) -> bool {
-    let Ok(open) = GroupOpen::from_bytes(bytes) else { return false };
-    assert_eq!(GroupOpen::from_bytes(&open.to_bytes()).as_ref(), Ok(&open));
+    let key = UserKey::new([7; 32]);
+    match GroupOpen::from_bytes(bytes, &key) {
+        Ok(open) => assert_eq!(GroupOpen::from_bytes(&open.to_bytes(&key), &key).as_ref(), Ok(&open)),
+        // It was decoded.
+        Err(error) => return error == Error::CapabilityRejected,
+    }
     true
 }
 

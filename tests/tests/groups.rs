@@ -31,13 +31,13 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-/// As another process gets it.
-fn passed(file: &File) -> GroupOpen {
-    GroupOpen::from_bytes(&file.export().unwrap().to_bytes()).unwrap()
+/// What another process is told.
+fn passed(file: &File) -> Vec<u8> {
+    file.export(false).unwrap()
 }
 
-fn import(client: &Client, open: &GroupOpen) -> File {
-    client.import(&me(), open.clone(), None).unwrap()
+fn import(client: &Client, exported: &[u8]) -> File {
+    client.import(&me(), exported, None).unwrap().0
 }
 
 fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
@@ -171,15 +171,30 @@ fn a_handle_allows_what_the_exported_one_does() {
     assert_eq!(read(&reads, 0, 9), b"bytes");
     assert_eq!(reads.write_at(b"x", 0), Err(Error::BadHandle));
     assert_eq!(reads.truncate(0), Err(Error::BadHandle));
-    // Also for who says otherwise: the rights are signed.
-    let mut forged = passed(&open(&exporter, "f", OpenOptions::READ));
+    // Also for who says otherwise, and has the key: the rights are signed.
+    let key = UserKey::derive(&fs.key, &KeyName::Owner);
+    let mut forged = GroupOpen::from_bytes(&passed(&open(&exporter, "f", OpenOptions::READ)), &key).unwrap();
     forged.access = Access::ReadWrite;
-    forged.group = SessionId::of_group(77);
-    let writes = import(&member, &forged);
+    let writes = import(&member, &forged.to_bytes(&key));
     assert_eq!(writes.write_at(b"by the file's own mode", 0), Ok(()), "opened anew, as its user may");
-    let mut other = passed(&reads);
-    other.file_system = "another".to_owned();
-    assert_eq!(member.import(&me(), other, None).err(), Some(Error::Invalid));
+}
+
+#[test]
+fn a_handle_is_good_for_its_file_system_and_its_key_alone() {
+    let fs = FileSystem::start(Wanted::default());
+    let client = fs.client(Way::Auto);
+    let file = open(&client, "f", BOTH);
+    let exported = passed(&file);
+    let refused = |client: &Client, exported: &[u8]| client.import(&me(), exported, None).err();
+    for place in [5, exported.len() / 2, exported.len() - 1] {
+        let mut damaged = exported.clone();
+        damaged[place] ^= 1;
+        assert!(refused(&client, &damaged).is_some(), "byte {place}");
+    }
+    let other = FileSystem::start(Wanted::default());
+    let of_other = open(&other.client(Way::Auto), "f", BOTH);
+    assert_eq!(of_other.inode(), file.inode(), "inode numbers begin again in each");
+    assert_eq!(refused(&other.client(Way::Auto), &exported), Some(Error::CapabilityRejected));
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn handles(fs: &FileSystem, way: Way, is_striped: bool) -> (Vec<File>, [Client; 
     let create = Some(CreateFile { mode: 0o644, exclusive: false });
     let open = |options| client.open_at(&me, directory, &Name::new(b"f").unwrap(), options, create).unwrap().0;
     let (own, direct) = (open(BOTH), open(OpenOptions { direct: true, ..BOTH }));
-    let imported = clients[1].import(&me, own.export().unwrap(), None).unwrap();
+    let imported = clients[1].import(&me, &own.export(false).unwrap(), None).unwrap().0;
     (vec![own, direct, imported], clients)
 }
 

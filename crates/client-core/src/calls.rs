@@ -413,6 +413,24 @@ impl<S: Shell> Calls<S> {
         self.node_call(node, NodeRequest::Ping).await.is_ok()
     }
 
+    /// Has a shard hear that this session lives, and which groups it has joined.
+    pub async fn renew_at(&self, shard: ShardId) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let node = self.find(shard).await?;
+            let link = self.link(node).await?;
+            let (sent_ms, renew) = (self.shell.now_ms(), Message::Renew { groups: self.groups.all() });
+            match self.node_exchange(node, &renew).await? {
+                Message::RenewReply { refused: true, .. } => self.begin_new_session(link.session),
+                Message::RenewReply { shards, .. } => {
+                    self.session.renewed(shards.into_iter(), link.session, sent_ms, self.shell.now_ms());
+                    return Ok(());
+                }
+                _ => return Err(Error::Malformed),
+            }
+        }
+        Err(Error::SessionEnded)
+    }
+
     async fn node_exchange(&self, node: NodeId, message: &Message) -> Result<Message> {
         let link = self.link_without_recalls(node)?;
         let mut slot = link.take_slot(SlotFor::Caller).await;

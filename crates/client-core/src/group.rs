@@ -9,11 +9,11 @@ use crate::files::Files;
 use crate::handle::Handle;
 use crate::lists::{ReadList, within_file};
 use crate::objects::{ObjectWrite, Objects, Registration};
-use crate::open_inode::{Written, end_of, write_failed};
+use crate::open_inode::{FlushFor, Written, end_of, write_failed};
 use crate::shell::Shell;
 use weft_protocol::data::DataOperation;
-use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
-use weft_protocol::{Error, GroupOpen, Result, SessionId, routing};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
+use weft_protocol::{Error, GroupOpen, Result, SessionId, ShardId, routing};
 
 /// A handle of a file that a group has open. To be closed with [`Files::leave_group`].
 pub struct GroupHandle {
@@ -31,8 +31,8 @@ impl<S: Shell> Files<S> {
             handle.open.clear_set_id(&self.objects, &handle.who).await?;
             handle.open.give_objects(&self.objects).await?;
         }
-        // Who runs a file may read it by this handle.
-        let access = if access == Access::Execute { Access::Read } else { access };
+        // An error of writing back is told here, and the recall of this client's own lease finds nothing to do.
+        handle.open.flush(&self.objects, FlushFor::Program).await?;
         let group = SessionId::of_group(calls.shell.random());
         let request = ShardRequest::OpenGroup { inode, access, group };
         let answer = calls.call(&handle.who, routing::of_inode(inode), request).await?.answer;
@@ -40,7 +40,6 @@ impl<S: Shell> Files<S> {
         calls.groups.join(group, inode)?;
         calls.shell.renew_soon();
         Ok(GroupOpen {
-            file_system: calls.map().name.clone(),
             inode,
             group,
             access,
@@ -67,11 +66,17 @@ impl<S: Shell> Files<S> {
         self.calls().shell.renew_soon();
     }
 
-    /// Makes sure that the nodes of the joined groups can be told that this session lives.
+    /// Makes sure that the nodes of the joined groups can be told that this session lives. Nobody waits for one that
+    /// has not answered for a term: this session has ended there, and with it its part in the groups.
     pub async fn attend_groups(&self) {
-        for node in self.calls().groups.nodes(&self.calls().map()) {
-            // Tried again with the next renewal.
-            drop(self.calls().link(node).await);
+        let (calls, map) = (self.calls(), self.calls().map());
+        // Of a shard that nothing was asked of no term is known.
+        let is_there = |shard: &ShardId| calls.hears(*shard) || !calls.session.has_term(*shard);
+        for shard in calls.groups.shards().into_iter().filter(is_there) {
+            if let Some(node) = map.node_of(shard) {
+                // Tried again with the next renewal.
+                drop(calls.link(node).await);
+            }
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The groups whose files a client uses, which its renewals name (`group.rs`). A leaf in the order of locks.
 
 use crate::lock::lock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use weft_protocol::error::errno;
 use weft_protocol::limits::GROUPS_PER_SESSION_MAX;
-use weft_protocol::{ClusterMap, Error, InodeNumber, NodeId, Result, SessionId, ShardId, routing};
+use weft_protocol::{Error, InodeNumber, Result, SessionId, ShardId, routing};
 
 /// The groups that a client has joined.
 #[derive(Default)]
@@ -48,11 +48,8 @@ impl JoinedGroups {
         lock(&self.0).iter().map(|(group, record)| (record.shard, *group)).collect()
     }
 
-    /// The nodes that have to be told of them.
-    pub fn nodes(&self, map: &ClusterMap) -> Vec<NodeId> {
-        let mut nodes: Vec<_> = lock(&self.0).values().filter_map(|record| map.node_of(record.shard)).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        nodes
+    /// The shards that have to be told of them.
+    pub fn shards(&self) -> BTreeSet<ShardId> {
+        lock(&self.0).values().map(|record| record.shard).collect()
     }
 }

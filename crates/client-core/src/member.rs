@@ -1,8 +1,8 @@
 //! An open file of a group, in one of the processes that use it.
 //!
 //! Bytes go by the group's rights, without a word to the shard. When these turn out to be void, because the group has
-//! ended or the file's objects have moved, the file is opened as any other is, and used so from then on. That also
-//! serves what a group has no handle for: locks.
+//! ended or the file's objects have moved, the file is opened as any other is for direct I/O, and used so from then on;
+//! also when it is locked.
 
 use crate::files::Files;
 use crate::group::GroupHandle;
@@ -37,13 +37,12 @@ impl<S: Shell> Member<S> {
         registration: Option<Registration<S>>,
     ) -> Result<Self> {
         let (inode, append) = (open.inode, open.append);
-        let options = OpenOptions { append, registration, ..OpenOptions::of(open.access) };
+        let options = OpenOptions { append, registration, direct: true, ..OpenOptions::of(open.access) };
         let group = files.join_group(open)?;
         let (is_over, own) = (AtomicBool::new(group.is_none()), OnceLock::new());
         let member = Self { inode, options, who: who.clone(), group, is_over, own };
-        match member.group {
-            Some(_) => files.attend_groups().await,
-            None => drop(member.own(files).await?),
+        if member.group.is_none() {
+            member.own(files).await?;
         }
         Ok(member)
     }
@@ -53,8 +52,10 @@ impl<S: Shell> Member<S> {
         self.in_use().map(|group| &group.open)
     }
 
+    /// What bytes go by. Once this process has opened the file itself, they go by that: what is written under a lock
+    /// has to end with the session that holds it.
     fn in_use(&self) -> Option<&GroupHandle> {
-        self.group.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire))
+        self.group.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire) && self.own.get().is_none())
     }
 
     /// Whether the error says that the rights are void: then they are not used again.
@@ -151,7 +152,10 @@ impl<S: Shell> Member<S> {
     /// What is written by the group's rights is at the servers already.
     pub async fn flush(&self, files: &Files<S>) -> Result<()> {
         match self.own.get() {
-            Some(own) => own.open.flush(&files.objects, FlushFor::Program).await,
+            Some(own) => {
+                own.open.flush(&files.objects, FlushFor::Program).await?;
+                own.check_locks(&files.objects.calls)
+            }
             None => Ok(()),
         }
     }
@@ -164,11 +168,12 @@ impl<S: Shell> Member<S> {
             }
         }
         // Also what was written by the group's rights, where these have become void since.
-        let own = if self.in_use().is_some() { self.own.get() } else { Some(self.own(files).await?) };
-        match own {
-            Some(own) => own.open.sync(&files.objects).await,
-            None => Ok(()),
+        if self.in_use().is_some() {
+            return Ok(());
         }
+        let own = self.own(files).await?;
+        own.open.sync(&files.objects).await?;
+        own.check_locks(&files.objects.calls)
     }
 
     /// Closes the handle. Losses of what was not flushed are told to nobody.

@@ -121,7 +121,7 @@ impl<S: Shell> Objects<S> {
         Ok(file)
     }
 
-    /// As [`Objects::write_object`], made again as it is for as long as pages are in its way: the offset of an append is
+    /// As [`Objects::write_object`], made again as it is for as long as pages are in its way: where an append goes is
     /// decided. They are of files that are closed, and dropping them waits for nobody.
     pub(crate) async fn write_past_pages(
         &self,
@@ -132,6 +132,10 @@ impl<S: Shell> Objects<S> {
     ) -> Result<DataReply> {
         loop {
             match self.write_object(write, bytes, offset, registration).await {
+                // Of an append that is several requests some may have landed: it is not made again.
+                Err(Error::PagesCached) if write.operation == DataOperation::Append && write.may_have_landed => {
+                    return Err(Error::PagesCached);
+                }
                 Err(Error::PagesCached) => self.calls.wait_for_pages().await,
                 result => return result,
             }

@@ -148,6 +148,8 @@ impl<S: Shell> Objects<S> {
     ) -> Result<DataReply> {
         let mut written = self.write_pieces(write, list).await;
         let objects = write.objects.clone();
+        // Replies that fail come after requests that could not be sent.
+        written.again.sort_by_key(|part| (part.range, part.piece.start));
         // All connections that have failed are revoked before anything is written again, which may take longer than the
         // session lasts: the next one would not know of them.
         for Part { piece, .. } in &written.again {

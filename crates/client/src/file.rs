@@ -5,10 +5,15 @@ use crate::client::{Client, Connected};
 use crate::native::NativeShell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use weft_client_core::{Entry, FlushFor, Handle, Member, Objects, ReadList};
+use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Result};
+use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Result, routing};
 use weft_transport::Registration;
+
+/// After this time a handle is exported for another group: the rights of one end with an hour.
+const EXPORTED_ANEW_AFTER: Duration = Duration::from_secs(CAPABILITY_TERM_SECONDS as u64 / 2);
 
 /// How a file is opened.
 pub type OpenOptions = weft_client_core::OpenOptions<Registration>;
@@ -20,8 +25,8 @@ pub struct File(pub(crate) Arc<OpenFile>);
 pub(crate) struct OpenFile {
     pub client: Arc<Connected>,
     opened: Opened,
-    /// What other processes were told, once they were.
-    exported: Mutex<Option<GroupOpen>>,
+    /// What other processes were told, and since when, once they were.
+    exported: Mutex<Option<(GroupOpen, Instant)>>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "the small one is rare, and boxed for that")]
@@ -39,7 +44,7 @@ impl Drop for OpenFile {
             Opened::Own(handle) => block_on(files.close_handle(handle)),
             Opened::OfGroup(member) => block_on(member.close(files)),
         }
-        if let Some(exported) = &*lock(&self.exported) {
+        if let Some((exported, _)) = &*lock(&self.exported) {
             files.leave_group(exported.group);
         }
     }
@@ -121,14 +126,24 @@ impl Client {
         File(Arc::new(OpenFile { client: Arc::clone(&self.0), opened, exported: Mutex::default() }))
     }
 
-    /// Opens a file that another process has open, by what its [`File::export`] has returned; with the access of that
-    /// handle. The shard is not asked. [`Error::Invalid`]: that is of another file system.
-    pub fn import(&self, who: &Credentials, open: GroupOpen, registration: Option<Registration>) -> Result<File> {
-        if open.file_system != self.map().name {
-            return Err(Error::Invalid);
-        }
-        let member = block_on(Member::join(&self.0.0, who, open, registration))?;
-        Ok(self.opened(Opened::OfGroup(Box::new(member))))
+    /// Opens a file that another process has exported ([`File::export`]), with the access of that handle. The shard
+    /// knows when this returns, and was not asked for anything: one message, to its node. Also returns how it is open.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`]: these are no bytes of a handle of this version; [`Error::CapabilityRejected`]: they were
+    /// made with the key of another user or file system, or are damaged.
+    pub fn import(
+        &self,
+        who: &Credentials,
+        exported: &[u8],
+        registration: Option<Registration>,
+    ) -> Result<(File, GroupOpen)> {
+        let open = GroupOpen::from_bytes(exported, &self.0.shell().identity.key)?;
+        let files = &self.0.0;
+        let member = block_on(Member::join(files, who, open.clone(), registration))?;
+        // Where the shard is away the rights may be good all the same.
+        drop(block_on(files.calls().renew_at(routing::of_inode(open.inode))));
+        Ok((self.opened(Opened::OfGroup(Box::new(member))), open))
     }
 }
 
@@ -176,7 +191,7 @@ impl File {
     pub fn read_list(&self, list: &mut dyn ReadList) -> Result<usize> {
         match &self.0.opened {
             Opened::Own(handle) => block_on(handle.read_list(self.0.objects(), list)),
-            Opened::OfGroup(member) => member.read_list(&self.0.client.0, list),
+            Opened::OfGroup(member) => block_on(member.read_list(&self.0.client.0, list)),
         }
     }
 
@@ -184,7 +199,7 @@ impl File {
     pub fn write_list(&self, list: &[(&[u8], u64)]) -> Result<()> {
         match &self.0.opened {
             Opened::Own(_) => list.iter().try_for_each(|(bytes, offset)| self.write_at(bytes, *offset)),
-            Opened::OfGroup(member) => member.write_list(&self.0.client.0, list),
+            Opened::OfGroup(member) => block_on(member.write_list(&self.0.client.0, list)),
         }
     }
 
@@ -249,20 +264,28 @@ impl File {
     }
 
     /// Opens the file for a group of processes, and returns what these need to use it ([`Client::import`]): a right to
-    /// its bytes for everybody who has a key of the file system. The group lasts as long as a process that has imported
-    /// it has it open, and this one does; the file is not cached by anybody meanwhile.
-    pub fn export(&self) -> Result<GroupOpen> {
+    /// its bytes for whoever has the same key. `synced`: each of their writes is to be on the device before it returns.
+    /// The group lasts as long as a process that has imported it has it open, and this one does; nobody caches the file
+    /// meanwhile. The rights are good for an hour.
+    pub fn export(&self, synced: bool) -> Result<Vec<u8>> {
+        let key = &self.0.client.shell().identity.key;
         if let Opened::OfGroup(member) = &self.0.opened
             && let Some(open) = member.exported()
         {
-            return Ok(open.clone());
+            return Ok(open.to_bytes(key));
         }
         let handle = self.0.own()?;
+        let (files, now) = (&self.0.client.0, Instant::now());
+        // Held meanwhile, so that a file is open for one group: no recall needs it.
         let mut exported = lock(&self.0.exported);
-        if exported.is_none() {
-            *exported = Some(block_on(self.0.client.0.open_group(handle))?);
+        if exported.as_ref().is_none_or(|(_, since)| now - *since >= EXPORTED_ANEW_AFTER) {
+            let open = GroupOpen { synced, ..block_on(files.open_group(handle))? };
+            if let Some((former, _)) = exported.replace((open, now)) {
+                files.leave_group(former.group);
+            }
         }
-        Ok(exported.clone().expect("it was set above"))
+        let (open, _) = exported.as_ref().expect("it was put there above");
+        Ok(open.to_bytes(key))
     }
 
     /// Flushes and closes: the handle counts as closed when its last clone is gone.

@@ -2,7 +2,7 @@
 
 use crate::block_on::lock;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ pub(crate) struct Listened {
     pub socket: Socket,
     /// Cleared when the connection is of no more use.
     pub live: Arc<AtomicBool>,
-    /// When the oldest renewal in flight was sent.
-    pub renewal_sent_ms: Option<u64>,
+    /// When each of the renewals in flight was sent, the oldest first.
+    pub renewals_sent_ms: VecDeque<u64>,
 }
 
 /// Rest of a caller who waits for another one to connect. Connecting takes about as long.
@@ -106,7 +106,7 @@ impl RecallConnections {
         self.wake();
     }
 
-    /// Whether the session was to be renewed at once; from here on it is again when that is asked for.
+    /// Takes the request for a renewal at once, if there is one.
     pub fn take_renewal(&self) -> bool {
         self.renewal.swap(false, Ordering::SeqCst)
     }
@@ -157,7 +157,7 @@ impl RecallConnections {
             return Ok(());
         }
         *lock(&one.live) = Some(Arc::clone(&live));
-        lock(&self.new).push(Listened { node, session, connection, socket, live, renewal_sent_ms: None });
+        lock(&self.new).push(Listened { node, session, connection, socket, live, renewals_sent_ms: VecDeque::new() });
         drop(attended);
         self.wake();
         Ok(())

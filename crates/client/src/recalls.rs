@@ -172,7 +172,8 @@ impl Listener {
                 }
                 Ok(Some((_, Message::RenewReply { refused: true, .. }))) => calls.begin_new_session(one.session),
                 Ok(Some((_, Message::RenewReply { refused: false, epoch, shards }))) => {
-                    if let Some(sent_ms) = one.renewal_sent_ms.take() {
+                    // They are answered in their order.
+                    if let Some(sent_ms) = one.renewals_sent_ms.pop_front() {
                         let now_ms = calls.shell.now_ms();
                         if calls.renewed((one.node, epoch), &shards, one.session, (sent_ms, now_ms)) {
                             let _ = self.releases.try_send(());
@@ -193,19 +194,22 @@ impl Listener {
     fn renew(&mut self, files: &Files<NativeShell>) -> bool {
         let shell = &files.calls().shell;
         let now_ms = shell.now_ms();
-        let is_asked = shell.recalls.take_renewal();
-        if now_ms < self.last_renewal_ms + RENEW_MS && !is_asked {
+        let (is_asked, is_due) = (shell.recalls.take_renewal(), now_ms >= self.last_renewal_ms + RENEW_MS);
+        if is_due {
+            self.last_renewal_ms = now_ms;
+        } else if !is_asked {
             return false;
         }
-        self.last_renewal_ms = now_ms;
         let groups = files.calls().groups.all();
         for one in &mut self.listened {
-            // Replies do not name their request: the first is the oldest one's.
-            one.renewal_sent_ms.get_or_insert(now_ms);
+            one.renewals_sent_ms.push_back(now_ms);
             let groups = groups.clone();
             if lock(&one.connection).post(0, &Message::Renew { groups }).is_err() {
                 one.live.store(false, Ordering::Release);
             }
+        }
+        if !is_due {
+            return false;
         }
         for (node, inodes) in files.take_unheard() {
             tracing::warn!("node {node} has not answered for some seconds: pages of its files are dropped");

@@ -78,7 +78,7 @@ pub enum Event {
     Call { token: u64, origin: Origin, credentials: Credentials, request: ShardRequest, repeats: Vec<Origin> },
     /// The client of the session lives, and has joined these groups. Whether that still counts tells
     /// [`Shard::refuses`].
-    Heard { session: SessionId, groups: Vec<SessionId> },
+    Heard { session: SessionId, groups: BTreeSet<SessionId> },
     /// The client of the session is certainly gone: its process has ended.
     Lost { session: SessionId },
     /// A client did what a recall asked.

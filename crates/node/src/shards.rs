@@ -19,7 +19,7 @@ use crate::sessions::Sessions;
 use crate::shard_events::ShardEvents;
 use crate::storage_server::StorageServer;
 use crate::{clock, text};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -141,7 +141,7 @@ impl ShardSlot {
 
     /// The client of a session lives. Returns whether the shard refuses the session; `None`: it does not hear anybody.
     /// A failed shard refuses nobody: it grants nothing either.
-    fn hear(&self, session: SessionId, groups: Vec<SessionId>, out: &mut Vec<Effect>) -> Option<bool> {
+    fn hear(&self, session: SessionId, groups: BTreeSet<SessionId>, out: &mut Vec<Effect>) -> Option<bool> {
         let heard = self.with(|shard| {
             shard.step(clock::now(), Event::Heard { session, groups }, out);
             (!shard.is_frozen()).then(|| shard.refuses(session))
@@ -377,7 +377,11 @@ impl Shards {
 
     /// Fences a session that a shard has ended at all storage servers. Those in `fences` confirm it.
     fn end_session(&self, (shard, session): (ShardId, SessionId), mut fences: Fences, work: &mut VecDeque<Work>) {
-        tracing::info!("shard {shard}: session {session} fenced");
+        if session.is_group() {
+            tracing::debug!("shard {shard}: group {session} has ended");
+        } else {
+            tracing::info!("shard {shard}: session {session} fenced");
+        }
         let own = self.cluster.node;
         for holder in self.cluster.map().nodes.iter().filter(|other| other.stores && other.id != own) {
             let objects = fences.remove(&holder.id);

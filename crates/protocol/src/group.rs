@@ -1,9 +1,10 @@
 //! A group open, as the process that has made it tells others.
 //!
-//! The bytes are a right: whoever has them, and a key of the file system, reads and writes the file as it was opened,
-//! until the group ends.
+//! The bytes are a right: a process that has them, and the same key, reads and writes the file as it was opened, until
+//! the group ends. They carry a proof of that key, so that damaged ones, and those of a file system that had the same
+//! name before, open nothing.
 
-use crate::capability::Capability;
+use crate::capability::{Capability, UserKey};
 use crate::codec;
 use crate::error::Error;
 use crate::ids::{InodeNumber, SessionId};
@@ -14,12 +15,14 @@ use serde::{Deserialize, Serialize};
 
 /// What the bytes begin with, before the version of the protocol.
 const MAGIC: &[u8; 4] = b"WGRP";
+/// Label under which the proof at their end is made.
+const LABEL: &[u8] = b"weft group open v1";
+/// Bytes of the proof.
+const PROOF_BYTES: usize = 32;
 
 /// All that is needed to use a file that a group has open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupOpen {
-    /// Name of the file system.
-    pub file_system: String,
     pub inode: InodeNumber,
     pub group: SessionId,
     pub access: Access,
@@ -33,14 +36,25 @@ pub struct GroupOpen {
 }
 
 impl GroupOpen {
-    /// As bytes, for another process of the same version.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        codec::append(self, [MAGIC.as_slice(), &[PROTOCOL_VERSION]].concat())
+    /// As bytes, for another process of the same version with the same key.
+    pub fn to_bytes(&self, key: &UserKey) -> Vec<u8> {
+        let mut bytes = codec::append(self, [MAGIC.as_slice(), &[PROTOCOL_VERSION]].concat());
+        let proof = key.prove(LABEL, &bytes);
+        bytes.extend(proof.as_bytes());
+        bytes
     }
 
-    /// From bytes. [`Error::Malformed`]: they are none of this version.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or(Error::Malformed)?;
-        codec::from_bytes(rest.strip_prefix(&[PROTOCOL_VERSION]).ok_or(Error::Malformed)?)
+    /// From bytes. [`Error::Malformed`]: they are none of this version; [`Error::CapabilityRejected`]: they were made
+    /// with another key, which is that of another user or file system, or are damaged.
+    pub fn from_bytes(bytes: &[u8], key: &UserKey) -> Result<Self> {
+        let (told, proof) = bytes.split_last_chunk::<PROOF_BYTES>().ok_or(Error::Malformed)?;
+        let rest = told.strip_prefix(MAGIC).ok_or(Error::Malformed)?;
+        let open = codec::from_bytes(rest.strip_prefix(&[PROTOCOL_VERSION]).ok_or(Error::Malformed)?)?;
+        // Compared without a data-dependent exit.
+        if key.prove(LABEL, told) == blake3::Hash::from_bytes(*proof) {
+            Ok(open)
+        } else {
+            Err(Error::CapabilityRejected)
+        }
     }
 }

@@ -37,8 +37,8 @@ pub enum Message {
     RecallAnswer(recall::RecallAnswer),
     /// Client to node, on its recall connection: the session lives. Answered by `RenewReply` with the same identifier.
     Renew {
-        /// The groups that it has joined, at whichever node's shards, all of them: those that it has left are missing. At
-        /// most [`crate::limits::GROUPS_PER_SESSION_MAX`]; of more, none counts.
+        /// The groups that it has joined, at whichever node's shards, all of them: those that it has left are missing.
+        /// At most [`crate::limits::GROUPS_PER_SESSION_MAX`]; more are as good as none.
         groups: Vec<(ShardId, SessionId)>,
     },
     /// Node to client.

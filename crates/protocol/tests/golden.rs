@@ -20,7 +20,7 @@ use weft_protocol::message::shard::{Access, LockAnswer, RenameMode, ShardAnswer,
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
     Capability, Error, FileKind, Grants, GroupOpen, Layout, LeaseKey, LeaseMode, LockKind, LockMode, Rights,
-    TimeChange, codec, frame,
+    TimeChange, UserKey, codec, frame,
 };
 
 /// Compares lines with a golden file, or writes it.
@@ -377,10 +377,17 @@ fn capability_and_bits() {
         lines.push((format!("Layout.{}", layout(&example)), round_trip(&example)));
     }
     for example in examples::group_opens() {
-        let bytes = example.to_bytes();
-        assert_eq!(GroupOpen::from_bytes(&bytes).as_ref(), Ok(&example));
+        let key = UserKey::new([7; 32]);
+        let bytes = example.to_bytes(&key);
+        assert_eq!(GroupOpen::from_bytes(&bytes, &key).as_ref(), Ok(&example));
+        assert_eq!(GroupOpen::from_bytes(&bytes, &UserKey::new([8; 32])), Err(Error::CapabilityRejected));
         for end in 0..bytes.len() {
-            assert_eq!(GroupOpen::from_bytes(&bytes[..end]), Err(Error::Malformed), "the first {end} bytes");
+            assert!(GroupOpen::from_bytes(&bytes[..end], &key).is_err(), "the first {end} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(GroupOpen::from_bytes(&damaged, &key).is_err(), "bit {bit}");
         }
         lines.push((format!("GroupOpen.{}", layout(&example.layout)), bytes));
     }

@@ -134,8 +134,7 @@ impl OpenFile {
     /// Opens the file for other processes, and returns bytes by which they use it ([`OpenFile::import`]): a right for
     /// whoever has these and a key of the file system.
     pub fn export(&self) -> Outcome<Vec<u8>> {
-        let open = self.file()?.export().explain(|| "export")?;
-        Ok(GroupOpen { synced: self.synced, ..open }.to_bytes())
+        self.file()?.export(self.synced).explain(|| "export")
     }
 
     /// Opens what another process has exported, as it is open there.
@@ -143,15 +142,17 @@ impl OpenFile {
         if hints.layout.is_some() {
             return Err(Failure::invalid("a layout is for files that are made"));
         }
-        let refusal = |_| Failure::invalid("these are no bytes of a handle that this version of Weft has exported");
-        let open = GroupOpen::from_bytes(exported).map_err(refusal)?;
-        let own = &fs.client.map().name;
-        if open.file_system != *own {
-            let text = format!("the handle is of file system '{}', this one is '{own}'", open.file_system);
+        let imported = fs.client.import(&fs.who, exported, hints.registration);
+        if imported.as_ref().err() == Some(&Error::Malformed) {
+            return Err(Failure::invalid("these are no bytes of a handle that this version of Weft has exported"));
+        }
+        if imported.as_ref().err() == Some(&Error::CapabilityRejected) {
+            let name = &fs.client.map().name;
+            let text = format!("the handle was not exported from '{name}', as it is now, with this key, or is damaged");
             return Err(Failure::invalid(text));
         }
-        let (access, synced, appends) = (open.access, open.synced, open.append);
-        let file = fs.client.import(&fs.who, open, hints.registration).explain(|| "import")?;
+        let (file, open) = imported.explain(|| "import")?;
+        let GroupOpen { access, synced, append: appends, .. } = open;
         let (fs, what, position) = (Arc::clone(fs), What::File(file), Mutex::new(0));
         Ok(Self { fs, what, access, synced, appends, position })
     }

@@ -313,6 +313,10 @@ impl<K: KeyValue> Back<K> {
     /// What the storage server says of a file of which writers have not reported.
     pub(super) fn observe(&mut self, number: InodeNumber, size: u64, object_mtime: Timestamp) {
         if let Some(mut inode) = self.inode(number) {
+            if object_mtime > inode.object_mtime {
+                // It is not known who wrote.
+                inode.drop_set_id();
+            }
             inode.observe(size, object_mtime);
             self.put_inode(number, &inode);
         }

@@ -59,7 +59,7 @@ impl Groups {
     }
 
     /// A session is in these groups and no others. Returns the groups that end by it.
-    fn set(&mut self, session: SessionId, groups: &[SessionId]) -> Vec<SessionId> {
+    fn set(&mut self, session: SessionId, groups: &BTreeSet<SessionId>) -> Vec<SessionId> {
         groups.iter().for_each(|group| self.join(*group, session));
         let Some(joined) = self.joined.get_mut(&session) else { return Vec::new() };
         let left: Vec<_> = joined.extract_if(.., |group| !groups.contains(group)).collect();
@@ -83,13 +83,13 @@ impl Groups {
                 !joined.is_empty()
             });
         }
-        self.set(session, &[])
+        self.set(session, &BTreeSet::new())
     }
 }
 
 impl<K: KeyValue> Shard<K> {
     /// The client of a session lives, and has joined these groups.
-    pub(super) fn heard(&mut self, session: SessionId, groups: &[SessionId], out: &mut Vec<Effect>) {
+    pub(super) fn heard(&mut self, session: SessionId, groups: &BTreeSet<SessionId>, out: &mut Vec<Effect>) {
         if !self.sessions.hear(session, self.now.boot_ms) {
             return;
         }

@@ -191,7 +191,7 @@ pub fn group_opens() -> Vec<GroupOpen> {
     let of = |layout: Layout| {
         let rights = layout.objects().iter().map(|_| capability()).collect();
         let (inode, group, access) = (inode(), SessionId::of_group(78), Access::ReadWrite);
-        GroupOpen { file_system: "job".to_owned(), inode, group, access, append: false, synced: true, layout, rights }
+        GroupOpen { inode, group, access, append: false, synced: true, layout, rights }
     };
     layouts().into_iter().map(of).collect()
 }

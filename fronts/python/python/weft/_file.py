@@ -125,9 +125,9 @@ class File(io.RawIOBase):
         return size
 
     def export(self) -> bytes:
-        """Bytes by which other processes use the file as it is open here, with ``FileSystem.import_handle``, and ask no
-        metadata server: one process opens and sends them to many, as with ``multiprocessing`` or MPI. They are a right
-        to the file for whoever has a key of the file system."""
+        """Bytes by which other processes use the file as it is open here, with ``FileSystem.import_handle``, without
+        opening it: one process opens and sends them to many, as with ``multiprocessing`` or MPI. They are a right to
+        the file for processes with the same key, and last an hour."""
         self.flush()
         return self._native.export()
 

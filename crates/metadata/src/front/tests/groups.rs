@@ -12,7 +12,7 @@ fn open_group(inode: InodeNumber, access: Access) -> ShardRequest {
 }
 
 fn heard(world: &mut World, session: SessionId, groups: &[SessionId]) {
-    world.event(Event::Heard { session, groups: groups.to_vec() });
+    world.event(Event::Heard { session, groups: groups.iter().copied().collect() });
 }
 
 /// Lets time pass, while these sessions are heard as members of the group.
@@ -125,6 +125,20 @@ fn a_file_without_a_name_stays_as_long_as_its_group() {
     assert_eq!(world.ended, [GROUP]);
     pass(&mut world, 30_000, &[], &[A, B, C]);
     assert_eq!(world.removed_objects(), [object(1)]);
+}
+
+#[test]
+fn set_id_bits_do_not_outlast_writes_that_nobody_reports() {
+    let mut world = World::with_twin();
+    let inode = world.file("f", 1);
+    world.ok(A, open_group(inode, Access::ReadWrite));
+    heard(&mut world, B, &[GROUP]);
+    world.ok(A, chmod(inode, 0o4755));
+    heard(&mut world, A, &[]);
+    heard(&mut world, B, &[]);
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 100, 5_000_000_000_000_000);
+    assert_eq!(attributes(&world.ok(C, stat(inode))).mode, 0o755);
 }
 
 #[test]

@@ -465,7 +465,7 @@ impl World {
         while self.now.boot_ms < end_ms {
             self.now.boot_ms = (self.now.boot_ms + 500).min(end_ms);
             for session in alive {
-                self.event(Event::Heard { session: *session, groups: Vec::new() });
+                self.event(Event::Heard { session: *session, groups: BTreeSet::new() });
             }
             if self.deadline().is_some_and(|deadline_ms| deadline_ms <= self.now.boot_ms) {
                 self.event(Event::Tick);
