@@ -48,7 +48,7 @@ impl<K: KeyValue> Shard<K> {
             return;
         }
         self.drop_work_of(session, out);
-        let fences = self.written_by(session);
+        let fences = self.fences_of(session);
         let waiting: BTreeSet<NodeId> = fences.keys().copied().collect();
         out.push(Effect::EndSession { session, fences });
         if waiting.is_empty() {
@@ -60,7 +60,7 @@ impl<K: KeyValue> Shard<K> {
 
     /// Nothing that the session writes can land at this storage server any more.
     pub(super) fn fence_confirmed(&mut self, session: SessionId, node: NodeId, out: &mut Vec<Effect>) {
-        let mut fences = self.written_by(session);
+        let mut fences = self.fences_of(session);
         let Some(fencing) = self.fencing.get_mut(&session) else { return };
         if fencing.waiting.remove(&node) {
             fencing.confirmed.insert(node);
@@ -80,16 +80,18 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// The storage servers of the files that the session may write, with those objects of which it may have descriptors
-    /// that nobody else shares.
-    pub(super) fn written_by(&self, session: SessionId) -> Fences {
+    /// that nobody else shares. A session that only reads believes in no more than its client's count of the term. Of a
+    /// group nobody counts it: its rights are good until servers refuse them, those to read, too. It has no descriptors.
+    pub(super) fn fences_of(&self, session: SessionId) -> Fences {
+        let is_group = self.groups.contains(session);
         let mut fences = Fences::new();
         for key in self.leases.log(session) {
             let LeaseKey::Data(inode) = *key else { continue };
-            let writes = self.leases.holder(key, session).is_some_and(|holder| holder.writing);
-            let (true, Some(record)) = (writes, self.back.inode(inode)) else { continue };
+            let counts = is_group || self.leases.holder(key, session).is_some_and(|holder| holder.writing);
+            let (true, Some(record)) = (counts, self.back.inode(inode)) else { continue };
             // While others have the file open, no client writes by its descriptor; only kernels do, and on one object
             // they all see each other's writes.
-            let is_shared = self.leases.holders(key).any(|holder| holder.session != session);
+            let is_shared = is_group || self.leases.holders(key).any(|holder| holder.session != session);
             for object in record.layout.objects() {
                 let objects = fences.entry(object.node()).or_default();
                 if !is_shared {

@@ -71,7 +71,7 @@ impl<K: KeyValue> Shard<K> {
         self.clock.offset_ms = self.now.boot_ms.wrapping_sub(now.boot_ms);
         self.now = self.clock.read(now);
         for (session, fencing) in &self.fencing {
-            let mut objects = self.written_by(*session);
+            let mut objects = self.fences_of(*session);
             let fences: Fences =
                 fencing.waiting().map(|node| (node, objects.remove(&node).into_iter().flatten().collect())).collect();
             out.push(Effect::EndSession { session: *session, fences });

@@ -170,3 +170,20 @@ fn a_group_moves_with_its_shard() {
     heard(&mut world, B, &[]);
     assert_eq!(world.ended, [GROUP]);
 }
+
+#[test]
+fn nobody_caches_a_file_before_servers_refuse_the_rights_of_a_group_that_read_it() {
+    let mut world = World::with_twin();
+    let inode = world.file("f", 1);
+    world.ok(A, open_group(inode, Access::Read));
+    heard(&mut world, B, &[GROUP]);
+    heard(&mut world, A, &[]);
+    world.keeps_fences = true;
+    heard(&mut world, B, &[]);
+    assert_eq!((&*world.ended, &*world.fences), (&[GROUP][..], &[(GROUP, object(1).node())][..]));
+    assert!(world.abandoned.is_empty(), "nobody has a descriptor by it");
+    let caching = Grants::DATA_SHARED | Grants::DATA_EXCLUSIVE;
+    assert_eq!(grants(&world.ok(A, open(inode, Access::ReadWrite))) & caching, Grants::empty());
+    world.confirm_fences();
+    assert!(grants(&world.ok(A, open(inode, Access::ReadWrite))).contains(Grants::DATA_EXCLUSIVE));
+}
