@@ -8,6 +8,7 @@ use crate::opened::Opened;
 use crate::process::{Ask, Process};
 use crate::program::{Program, ProgramId, choose_opening, open, options_of};
 use crate::random::Random;
+use crate::script::programs::Opening;
 use crate::shell::SimShell;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -137,14 +138,28 @@ impl GroupProgram {
         let Self { process, machine, .. } = self;
         let place = id.decide(process, "name", 0, |random| random.below(self.names.len() as u64));
         let Some(name) = usize::try_from(place).ok().and_then(|place| self.names.get(place)) else { return };
-        let opening = id.decide(process, "open", crate::script::programs::Opening::USUAL, choose_opening);
+        let known = process.directories.borrow().clone();
+        let directory =
+            id.decide(
+                process,
+                "directory",
+                0,
+                |random| {
+                    if random.one_in(2) { 0 } else { random.below(known.len() as u64) }
+                },
+            );
+        let parent = usize::try_from(directory).ok().and_then(|directory| known.get(directory)).copied();
+        let parent = parent.unwrap_or(InodeNumber::ROOT);
+        let opening = id.decide(process, "open", Opening::USUAL, choose_opening);
         let options = options_of(&opening);
         let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
-        let handle = match open(machine, process, InodeNumber::ROOT, name, options, create).await {
+        let handle = match open(machine, process, parent, name, options, create).await {
             Ok(handle) => handle,
-            Err(error) => return process.note(|| format!("open {name} to export it {options:?}: {error:?}")),
+            Err(error) => {
+                return process.note(|| format!("open {name} in {parent} to export it {options:?}: {error:?}"));
+            }
         };
-        process.note(|| format!("open {name} to export it {options:?}: inode {}", handle.open.inode));
+        process.note(|| format!("open {name} in {parent} to export it {options:?}: inode {}", handle.open.inode));
         let mut program = Program::new(Arc::clone(machine), Rc::clone(process), Opened::Own(handle), id);
         self.use_for(&mut program, 3).await;
         let exported = machine.open_group(program.handle.own()).await;

@@ -213,3 +213,28 @@ fn all_seeds_hold_while_directories_are_spread() {
         assert!(spread > 1000, "{kind}: directories were spread {spread} times");
     }
 }
+
+/// Files that clients export to groups, with clients that are cut off; and while shards move. The rest: sums of both.
+#[test]
+fn all_seeds_hold_with_groups() {
+    let mut sums = [0u64; 6];
+    for (kind, seeds) in [(Kind::Groups, 0..300), (Kind::GroupMoves, 0..100)] {
+        for seed in seeds {
+            println!("seed {seed}; again with: cargo run --release -p weft-sim -- {kind} replay {seed}");
+            let (tally, _) = run_seed(kind, seed, false);
+            let counts = [
+                tally.groups,
+                tally.members,
+                tally.void_rights,
+                tally.group_requests,
+                tally.group_unlinked,
+                tally.group_writes,
+            ];
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+    }
+    println!("groups, members, void rights, requests, those of files without a name, writes: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 400), "something hardly happened: {sums:?}");
+}

@@ -322,7 +322,7 @@ impl World {
             // The term has ended since the header came: here the server closes the connection.
             body.is_answered &= body.refused != Some(Error::Busy);
             if body.refused.is_none() {
-                self.check_landed(&body.message);
+                self.check_by_group(&body.message);
             }
         }
     }
@@ -331,8 +331,9 @@ impl World {
         if body.refused == Some(Error::NoSpace) {
             self.connections.refused.insert((body.to.1, body.message.request.id));
         }
-        if body.refused.is_none() {
-            self.count_group_request(&body.message);
+        let writes = matches!(body.message.request.operation, DataOperation::Write | DataOperation::Append);
+        if body.refused.is_none() && !writes {
+            self.check_by_group(&body.message);
         }
         let now_ms = self.now_at(body.message.request.object.node()).boot_ms;
         let told = self.storage.get_mut(&body.message.request.object.node()).filter(|_| body.is_answered);

@@ -5,11 +5,11 @@
 use super::partitions::Party;
 use super::{Message, Renewal, World};
 use crate::bytes::ProcessId;
+use crate::store::DataMessage;
 use std::collections::BTreeMap;
+use weft_protocol::data::DataOperation;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{GroupOpen, InodeNumber, NodeId, Rights, SessionId, ShardId, routing};
-
-use crate::store::DataMessage;
 
 /// A shard keeps a group for so long at least after it has heard a member: clocks run at different speeds.
 const KEPT_MS: u64 = SESSION_TERM_MS - SESSION_TERM_MS / 20;
@@ -82,34 +82,28 @@ impl World {
         }
     }
 
-    /// Bytes of a write have landed. By a group's right: no lease is in their way.
-    pub(super) fn check_landed(&mut self, message: &DataMessage) {
+    /// A piece of a write has landed, or another request is carried out. By a group's right only as long as the group
+    /// has the file open: nobody else was granted a lease to cache it.
+    pub(super) fn check_by_group(&mut self, message: &DataMessage) {
         let (inode, capability) = (message.request.inode, &message.request.capability);
         let shard = routing::of_inode(inode);
         if !capability.rights.contains(Rights::GROUP) || self.model.lost.contains(&shard) {
             return;
         }
-        self.tally.group_writes += 1;
         if !self.is_open_by_group(inode, capability.session) {
-            let what =
-                format!("bytes of group {} landed in {inode}, which it has not open any more", capability.session);
-            self.fail(&what);
+            let group = capability.session;
+            self.fail(&format!("{message:?} by group {group}, which does not have {inode} open any more"));
         }
+        let writes = matches!(message.request.operation, DataOperation::Write | DataOperation::Append);
+        self.tally.group_writes += u64::from(writes);
+        self.tally.group_requests += u64::from(!writes);
+        let record = self.shards.get(&shard).and_then(|machine| machine.back().inode(inode));
+        self.tally.group_unlinked += u64::from(record.is_some_and(|record| record.links == 0));
     }
 
     fn is_open_by_group(&self, inode: InodeNumber, group: SessionId) -> bool {
         let machine = self.shards.get(&routing::of_inode(inode));
         machine.is_some_and(|machine| machine.merely_open(group).contains(&inode))
-    }
-
-    /// A request by a group's right was answered.
-    pub(super) fn count_group_request(&mut self, message: &DataMessage) {
-        if message.request.capability.rights.contains(Rights::GROUP) {
-            self.tally.group_requests += 1;
-            let inode = message.request.inode;
-            let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
-            self.tally.group_unlinked += u64::from(record.is_some_and(|record| record.links == 0));
-        }
     }
 
     /// A member was told that the rights of a group are void: then the group has ended, or the objects are others.

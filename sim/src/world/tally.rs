@@ -103,10 +103,11 @@ pub struct Tally {
     pub groups: u64,
     pub members: u64,
     pub void_rights: u64,
-    /// Requests by rights of groups that were carried out, those of files without a name, and pieces of writes.
+    /// Pieces of writes by rights of groups that landed, other requests that were carried out, and those of both that
+    /// were of files without a name.
+    pub group_writes: u64,
     pub group_requests: u64,
     pub group_unlinked: u64,
-    pub group_writes: u64,
 }
 
 impl Tally {
