@@ -81,7 +81,8 @@ impl<K: KeyValue> Shard<K> {
 
     /// The storage servers of the files that the session may write, with those objects of which it may have descriptors
     /// that nobody else shares. A session that only reads believes in no more than its client's count of the term. Of a
-    /// group nobody counts it: its rights are good until servers refuse them, those to read, too. It has no descriptors.
+    /// group nobody counts it: its rights are good until servers refuse them, also those to read. It has no
+    /// descriptors.
     pub(super) fn fences_of(&self, session: SessionId) -> Fences {
         let is_group = self.groups.contains(session);
         let mut fences = Fences::new();
