@@ -163,6 +163,8 @@ impl GroupProgram {
         let mut program = Program::new(Arc::clone(machine), Rc::clone(process), Opened::Own(handle), id);
         self.use_for(&mut program, 3).await;
         let exported = machine.open_group(program.handle.own()).await;
+        // It writes back first, as a flush does.
+        program.told_of(&exported);
         let told = exported.as_ref().map(|open| (open.group, open.rights.len()));
         process.note(|| format!("exports inode {}: {told:?}", program.inode()));
         if let Ok(open) = &exported {

@@ -276,7 +276,7 @@ impl Program {
     }
 
     /// A program was told of an error.
-    fn told_of<T>(&self, result: &Result<T>) {
+    pub fn told_of<T>(&self, result: &Result<T>) {
         if result.is_err() {
             self.process.files.borrow_mut().told(self.process.id.get(), self.inode());
         }
