@@ -7,7 +7,7 @@
 use crate::file_objects::FileObjects;
 use crate::files::Files;
 use crate::handle::Handle;
-use crate::lists::{ReadList, within_file};
+use crate::lists::{ReadList, read_one_by_one};
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_inode::{FlushFor, Written, end_of, write_failed};
 use crate::shell::Shell;
@@ -107,20 +107,13 @@ impl GroupHandle {
     ) -> Result<usize> {
         let (ranges, of) = (list.ranges(), (self.open.inode, &self.objects));
         if self.open.access.reads() && ranges.len() > 1 && registration.is_none() {
-            let within = within_file(&ranges, self.size(io).await?);
-            if io.read_list(of, &within, list).await {
-                return Ok(within.iter().map(|(_, bytes)| bytes).sum());
+            let size = self.size(io).await?;
+            if let Some(count) = io.read_list(of, size, &ranges, list).await {
+                return Ok(count);
             }
         }
-        let mut sum = 0;
-        for (index, (offset, bytes)) in ranges.into_iter().enumerate() {
-            let count = self.read_at(io, list.memory(index), offset, registration).await?;
-            sum += count;
-            if count < bytes {
-                break;
-            }
-        }
-        Ok(sum)
+        let read = async |memory: &mut [u8], offset| self.read_at(io, memory, offset, registration).await;
+        read_one_by_one(&ranges, list, read).await
     }
 
     /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns.

@@ -7,13 +7,14 @@
 //! Lock order: `reader` (0) is taken before the inode's state, and held across this handle's own prefetch requests
 //! and while bytes are handed out.
 
-use crate::lists::{ReadList, within_file};
+use crate::lists::{ReadList, read_one_by_one};
 use crate::objects::{Objects, Registration};
 use crate::open_inode::{OpenInode, ReadVia, Written};
 use crate::open_options::OpenOptions;
 use crate::page_drops::Coverage;
 use crate::reader::Reader;
 use crate::shell::{Monitor, Shell};
+use crate::transfers::within;
 use std::sync::{Arc, Mutex, OnceLock};
 use weft_protocol::{Credentials, Error, LockOwner, Result};
 
@@ -28,11 +29,6 @@ pub struct Handle<S: Shell> {
     pub(crate) owner: OnceLock<u64>,
     /// Owners that have locked something by this handle, and have not closed it. A leaf.
     pub(crate) lock_owners: Mutex<Vec<LockOwner>>,
-}
-
-/// How many of `bytes` at `offset` lie within a file of this size.
-fn within(size: u64, offset: u64, bytes: usize) -> usize {
-    usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(bytes)
 }
 
 impl<S: Shell> Handle<S> {
@@ -96,18 +92,10 @@ impl<S: Shell> Handle<S> {
     /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes.
     pub async fn read_list(&self, io: &Objects<S>, list: &mut dyn ReadList) -> Result<usize> {
         let ranges = list.ranges();
-        if let Some(count) = self.read_list_together(io, &ranges, list).await {
-            return Ok(count);
+        match self.read_list_together(io, &ranges, list).await {
+            Some(count) => Ok(count),
+            None => read_one_by_one(&ranges, list, async |memory, offset| self.read_at(io, memory, offset).await).await,
         }
-        let mut sum = 0;
-        for (index, (offset, bytes)) in ranges.into_iter().enumerate() {
-            let count = self.read_at(io, list.memory(index), offset).await?;
-            sum += count;
-            if count < bytes {
-                break;
-            }
-        }
-        Ok(sum)
     }
 
     /// Reads pieces from the storage server with several requests under way. `None`: they come by another way, or one
@@ -134,9 +122,7 @@ impl<S: Shell> Handle<S> {
             Some(size) => size,
             None => io.stat_objects(of.0, of.1).await.ok()?.size,
         };
-        let within = within_file(ranges, size);
-        let is_read = io.read_list(of, &within, list).await;
-        is_read.then(|| within.iter().map(|(_, bytes)| bytes).sum())
+        io.read_list(of, size, ranges, list).await
     }
 
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show

@@ -1,15 +1,16 @@
-//! Pieces of a file, read with several requests under way.
+//! Pieces of a file, read with several requests under way: also one piece, where several objects have parts of it.
 
 use crate::file_objects::FileObjects;
 use crate::lines::Lines;
 use crate::objects::Objects;
 use crate::shell::Shell;
+use crate::transfers::within;
 use std::collections::VecDeque;
 use weft_layout::{Piece, Stripes};
 use weft_protocol::{InodeNumber, Result};
 
-/// Requests of one list that are under way: neither end blocks in a send while the other one does, however small they
-/// are (docs/flow-control.md).
+/// Requests for each object that are asked for ahead. A connection has no more in flight (`weft_protocol::window`), and
+/// more would take memory, however small the pieces are.
 const REQUESTS_MAX: usize = 32;
 
 /// Pieces of memory, each with a place in the file, that are filled in their order.
@@ -21,17 +22,50 @@ pub trait ReadList {
     fn memory(&mut self, index: usize) -> &mut [u8];
 }
 
+/// One range.
+struct Whole<'a> {
+    offset: u64,
+    memory: &'a mut [u8],
+}
+
+impl ReadList for Whole<'_> {
+    fn ranges(&self) -> Vec<(u64, usize)> {
+        vec![(self.offset, self.memory.len())]
+    }
+
+    fn memory(&mut self, _index: usize) -> &mut [u8] {
+        self.memory
+    }
+}
+
+/// Reads the pieces one after the other, until the end of the file cuts one. Returns the sum of bytes.
+pub(crate) async fn read_one_by_one(
+    ranges: &[(u64, usize)],
+    list: &mut dyn ReadList,
+    mut read: impl AsyncFnMut(&mut [u8], u64) -> Result<usize>,
+) -> Result<usize> {
+    let mut sum = 0;
+    for (index, (offset, bytes)) in ranges.iter().enumerate() {
+        let count = read(list.memory(index), *offset).await?;
+        sum += count;
+        if count < *bytes {
+            break;
+        }
+    }
+    Ok(sum)
+}
+
 /// The ranges up to the first that the end of a file of this size cuts, as far as they lie within it.
-pub(crate) fn within_file(ranges: &[(u64, usize)], size: u64) -> Vec<(u64, usize)> {
-    let mut within = Vec::with_capacity(ranges.len());
+fn within_file(ranges: &[(u64, usize)], size: u64) -> Vec<(u64, usize)> {
+    let mut kept = Vec::with_capacity(ranges.len());
     for (offset, bytes) in ranges {
-        let have = usize::try_from(size.saturating_sub(*offset)).unwrap_or(usize::MAX).min(*bytes);
-        within.push((*offset, have));
+        let have = within(size, *offset, *bytes);
+        kept.push((*offset, have));
         if have < *bytes {
             break;
         }
     }
-    within
+    kept
 }
 
 /// What is asked for next.
@@ -62,24 +96,37 @@ impl<'a> Ahead<'a> {
 }
 
 impl<S: Shell> Objects<S> {
-    /// Reads pieces that lie within the file, zeros where its objects have ended. `false`: a connection failed or was
-    /// not to be had, or a request was refused; they have to be read otherwise, which also tells why.
+    /// Reads pieces of a file of this size, in their order, until its end cuts one. Returns the sum of bytes. `None`: a
+    /// connection failed or was not to be had, or a request was refused. They have to be read otherwise, which also
+    /// tells why.
     pub(crate) async fn read_list(
         &self,
         of: (InodeNumber, &FileObjects),
+        size: u64,
         ranges: &[(u64, usize)],
         list: &mut dyn ReadList,
-    ) -> bool {
-        let Some((first, _)) = ranges.iter().find(|(_, bytes)| *bytes > 0) else { return true };
-        let Ok(Some(mut lines)) = Lines::open(self, of.1, *first).await else { return false };
-        let read = self.take_list(of, &mut lines, ranges, list).await;
+    ) -> Option<usize> {
+        let ranges = within_file(ranges, size);
+        let Some((first, _)) = ranges.iter().find(|(_, bytes)| *bytes > 0) else { return Some(0) };
+        let mut lines = Lines::open(self, of.1, *first).await.ok().flatten()?;
         // After an error nothing is known of what is outstanding.
-        if read.is_ok() {
-            lines.end(self).await;
-        }
-        read.is_ok()
+        self.take_list(of, &mut lines, &ranges, list).await.ok()?;
+        lines.end(self).await;
+        Some(ranges.iter().map(|(_, bytes)| bytes).sum())
     }
 
+    /// Reads a range that lies within the file from several objects at a time. `false`: it lies in one, or has to be
+    /// read otherwise, which also tells why.
+    pub(crate) async fn read_together(&self, of: (InodeNumber, &FileObjects), memory: &mut [u8], offset: u64) -> bool {
+        if of.1.stripes().pieces(offset, memory.len()).nth(1).is_none() {
+            return false;
+        }
+        let mut whole = Whole { offset, memory };
+        let ranges = whole.ranges();
+        self.read_list(of, u64::MAX, &ranges, &mut whole).await.is_some()
+    }
+
+    /// Fills the pieces, with zeros where an object has ended.
     async fn take_list(
         &self,
         of: (InodeNumber, &FileObjects),
@@ -88,13 +135,14 @@ impl<S: Shell> Objects<S> {
         list: &mut dyn ReadList,
     ) -> Result<()> {
         let (stripes, turn_bytes) = (of.1.stripes(), lines.window().0 as usize);
+        let requests_max = REQUESTS_MAX * stripes.width();
         let mut ahead = Ahead::new(ranges);
         // Bytes to come of each request.
         let mut requests = VecDeque::new();
         for (index, (_, bytes)) in ranges.iter().enumerate() {
             let mut have = 0;
             while have < *bytes {
-                while requests.len() < REQUESTS_MAX
+                while requests.len() < requests_max
                     && let Some(piece) = ahead.next(stripes, turn_bytes)
                     && lines.ask(self, of, &piece).await?
                 {

@@ -58,13 +58,15 @@ impl<S: Shell> Member<S> {
         self.group.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire) && self.own.get().is_none())
     }
 
-    /// Whether the error says that the rights are void: then they are not used again.
-    fn ends_with(&self, error: &Error) -> bool {
-        let is_over = matches!(error, Error::NoObject | Error::CapabilityRejected);
-        if is_over {
-            self.is_over.store(true, Ordering::Release);
+    /// Does something by the group's rights. `None`: they are void, and not used again.
+    async fn by_group<T>(&self, operation: impl AsyncFnOnce(&GroupHandle) -> Result<T>) -> Option<Result<T>> {
+        match operation(self.in_use()?).await {
+            Err(Error::NoObject | Error::CapabilityRejected) => {
+                self.is_over.store(true, Ordering::Release);
+                None
+            }
+            result => Some(result),
         }
-        is_over
     }
 
     /// The file as this process has opened it itself, if it has.
@@ -85,11 +87,11 @@ impl<S: Shell> Member<S> {
     }
 
     pub async fn read_at(&self, files: &Files<S>, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if let Some(group) = self.in_use() {
-            match group.read_at(&files.objects, buffer, offset, self.options.registration).await {
-                Err(error) if self.ends_with(&error) => {}
-                result => return result,
-            }
+        if let Some(result) = self
+            .by_group(async |group| group.read_at(&files.objects, buffer, offset, self.options.registration).await)
+            .await
+        {
+            return result;
         }
         self.own(files).await?.read_at(&files.objects, buffer, offset).await
     }
@@ -106,31 +108,28 @@ impl<S: Shell> Member<S> {
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<Written> {
-        if let Some(group) = self.in_use() {
-            match group.write_at(&files.objects, bytes, offset, registration).await {
-                Err(error) if self.ends_with(&error) => {}
-                result => return result,
-            }
+        if let Some(result) =
+            self.by_group(async |group| group.write_at(&files.objects, bytes, offset, registration).await).await
+        {
+            return result;
         }
         self.own(files).await?.write_at_with(&files.objects, bytes, offset, registration).await
     }
 
     pub async fn read_list(&self, files: &Files<S>, list: &mut dyn ReadList) -> Result<usize> {
-        if let Some(group) = self.in_use() {
-            match group.read_list(&files.objects, list, self.options.registration).await {
-                Err(error) if self.ends_with(&error) => {}
-                result => return result,
-            }
+        if let Some(result) =
+            self.by_group(async |group| group.read_list(&files.objects, list, self.options.registration).await).await
+        {
+            return result;
         }
         self.own(files).await?.read_list(&files.objects, list).await
     }
 
     pub async fn write_list(&self, files: &Files<S>, list: &[(&[u8], u64)]) -> Result<()> {
-        if let Some(group) = self.in_use() {
-            match group.write_list(&files.objects, list, self.options.registration).await {
-                Err(error) if self.ends_with(&error) => {}
-                result => return result,
-            }
+        if let Some(result) =
+            self.by_group(async |group| group.write_list(&files.objects, list, self.options.registration).await).await
+        {
+            return result;
         }
         let own = self.own(files).await?;
         for (bytes, offset) in list {
@@ -140,11 +139,8 @@ impl<S: Shell> Member<S> {
     }
 
     pub async fn size(&self, files: &Files<S>) -> Result<u64> {
-        if let Some(group) = self.in_use() {
-            match group.size(&files.objects).await {
-                Err(error) if self.ends_with(&error) => {}
-                result => return result,
-            }
+        if let Some(result) = self.by_group(async |group| group.size(&files.objects).await).await {
+            return result;
         }
         self.own(files).await?.size(&files.objects).await
     }
@@ -161,16 +157,14 @@ impl<S: Shell> Member<S> {
     }
 
     pub async fn sync(&self, files: &Files<S>) -> Result<()> {
-        if let Some(group) = self.in_use() {
-            match group.sync(&files.objects).await {
-                Err(error) if self.ends_with(&error) => {}
-                result => result?,
+        let synced = self.by_group(async |group| group.sync(&files.objects).await).await;
+        if let Some(result) = synced {
+            result?;
+            if self.in_use().is_some() {
+                return Ok(());
             }
         }
-        // Also what was written by the group's rights, where these have become void since.
-        if self.in_use().is_some() {
-            return Ok(());
-        }
+        // The client's own handle also syncs what was written with the group's rights.
         let own = self.own(files).await?;
         own.open.sync(&files.objects).await?;
         own.check_locks(&files.objects.calls)

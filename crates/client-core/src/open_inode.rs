@@ -44,8 +44,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
 use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, SessionId, routing};
+use writes::Target;
 pub use writes::Written;
-pub(crate) use writes::{Target, end_of, write_failed};
+pub(crate) use writes::{end_of, write_failed};
 
 /// How long a recall waits for reads that use a passed descriptor, and how often it looks, microseconds.
 const DESCRIPTOR_USE_US_MAX: u64 = 1_000_000;

@@ -12,6 +12,12 @@ use weft_protocol::{Error, InodeNumber, Result};
 /// How often the objects of a file are looked at until they stay the same.
 const LOOKS_MAX: usize = 8;
 
+/// How many of `bytes` at `offset` lie within a file of this size.
+pub(crate) fn within(size: u64, offset: u64, bytes: usize) -> usize {
+    let left = size.saturating_sub(offset);
+    usize::try_from(left).map_or(bytes, |left| left.min(bytes))
+}
+
 impl<S: Shell> Objects<S> {
     /// Reads from the storage servers straight into memory; `pages`: and into pages that no lease covers. Returns how
     /// many bytes the file has of it.
@@ -33,7 +39,7 @@ impl<S: Shell> Objects<S> {
         }
         // What is missing is a hole, or behind the file's end.
         let size = self.stat_objects(inode, objects).await?.size;
-        Ok(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len()))
+        Ok(within(size, offset, into.len()))
     }
 
     /// Reads bytes that lie within the file, as a lease vouches for its size: what no object has of them is a hole.

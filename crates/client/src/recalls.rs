@@ -200,11 +200,10 @@ impl Listener {
         } else if !is_asked {
             return false;
         }
-        let groups = files.calls().groups.all();
+        let renew = Message::Renew { groups: files.calls().groups.all() };
         for one in &mut self.listened {
             one.renewals_sent_ms.push_back(now_ms);
-            let groups = groups.clone();
-            if lock(&one.connection).post(0, &Message::Renew { groups }).is_err() {
+            if lock(&one.connection).post(0, &renew).is_err() {
                 one.live.store(false, Ordering::Release);
             }
         }

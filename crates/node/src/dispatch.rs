@@ -72,7 +72,9 @@ pub fn handle(
         }
         Message::PagesDropped(dropped) => node.shards.pages.dropped(peer.session, dropped),
         Message::Renew { mut groups } => {
-            groups.truncate(if groups.len() > GROUPS_PER_SESSION_MAX { 0 } else { groups.len() });
+            if groups.len() > GROUPS_PER_SESSION_MAX {
+                groups.clear();
+            }
             let (refused, shards) = node.shards.renew(peer.session, &groups, sink);
             let refused = refused || node.shards.pages.is_overdue(peer.session);
             sink.send(from, id, Message::RenewReply { refused, epoch: node.cluster.epoch(), shards });

@@ -27,7 +27,7 @@ pub struct Written {
 }
 
 /// Where a write in flight goes.
-pub(crate) enum Target<S: Shell> {
+pub(super) enum Target<S: Shell> {
     /// The object's own file.
     File { file: Arc<S::Descriptor>, call_bytes: usize },
     /// The object, through its server.

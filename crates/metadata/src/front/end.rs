@@ -84,7 +84,7 @@ impl<K: KeyValue> Shard<K> {
     /// group nobody counts it: its rights are good until servers refuse them, also those to read. It has no
     /// descriptors.
     pub(super) fn fences_of(&self, session: SessionId) -> Fences {
-        let is_group = self.groups.contains(session);
+        let is_group = session.is_group();
         let mut fences = Fences::new();
         for key in self.leases.log(session) {
             let LeaseKey::Data(inode) = *key else { continue };
