@@ -31,7 +31,7 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-/// What another process is told.
+/// The bytes that another process imports.
 fn passed(file: &File) -> Vec<u8> {
     file.export(false).unwrap()
 }

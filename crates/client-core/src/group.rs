@@ -31,7 +31,7 @@ impl<S: Shell> Files<S> {
             handle.open.clear_set_id(&self.objects, &handle.who).await?;
             handle.open.give_objects(&self.objects).await?;
         }
-        // An error of writing back is told here, and the recall of this client's own lease finds nothing to do.
+        // Write back first: its errors are the caller's, and a recall of this client's own lease could only log them.
         handle.open.flush(&self.objects, FlushFor::Program).await?;
         let group = SessionId::of_group(calls.shell.random());
         let request = ShardRequest::OpenGroup { inode, access, group };
@@ -170,7 +170,7 @@ impl GroupHandle {
         }
     }
 
-    /// Brings what was written to the servers' devices. Who only reads has written nothing, and no right to this.
+    /// Flushes the objects to the servers' devices. A read-only handle has nothing to flush, and no right to.
     pub async fn sync<S: Shell>(&self, io: &Objects<S>) -> Result<()> {
         if !self.open.access.writes() {
             return Ok(());

@@ -263,10 +263,10 @@ impl File {
         Some(Lent { file: Arc::clone(&self.0), descriptor: lent.file, may_write: lent.may_write })
     }
 
-    /// Opens the file for a group of processes, and returns what these need to use it ([`Client::import`]): a right to
-    /// its bytes for whoever has the same key. `synced`: each of their writes is to be on the device before it returns.
-    /// The group lasts as long as a process that has imported it has it open, and this one does; nobody caches the file
-    /// meanwhile. The rights are good for an hour.
+    /// Opens the file for a group of processes, and returns the bytes that [`Client::import`] takes: a right to the
+    /// file, with this handle's access, for any process with the same key. `synced`: each write is on the device before
+    /// it returns. The group lasts until this process and all that have imported the handle have closed it; meanwhile
+    /// no client caches the file. The rights expire after an hour.
     pub fn export(&self, synced: bool) -> Result<Vec<u8>> {
         let key = &self.0.client.shell().identity.key;
         if let Opened::OfGroup(member) = &self.0.opened

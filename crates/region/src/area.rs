@@ -189,7 +189,7 @@ impl Area {
             return None;
         }
         let end = self.table_at(groups).min(self.place.end);
-        // What is damaged below the tree is told of by those who look at it there.
+        // Damage below the tree is reported by the check of that layer.
         let data = self.device.data_within(self.table_at(from)..end).ok()??;
         Some(from + (data.start - self.table_at(from)) / ((GROUP_BLOCKS + 1) * BLOCK))
     }

@@ -131,8 +131,8 @@ impl OpenFile {
         Self { fs: Arc::clone(fs), what, access, synced: *synced, appends, position }
     }
 
-    /// Opens the file for other processes, and returns bytes by which they use it ([`OpenFile::import`]): a right for
-    /// whoever has these and a key of the file system.
+    /// Opens the file for other processes, and returns the bytes that [`OpenFile::import`] takes: a right to the file
+    /// for any process with the same key.
     pub fn export(&self) -> Outcome<Vec<u8>> {
         self.file()?.export(self.synced).explain(|| "export")
     }

@@ -127,7 +127,7 @@ impl<S: Shell> State<S> {
     pub async fn publish_objects(&mut self, io: &Objects<S>) -> Result<()> {
         for held in self.objects()?.iter() {
             let make = request(self.known.inode(), DataOperation::Write, held, 0, 0);
-            // Nobody is told of an object before it is known to be there.
+            // An object is reported only once it is known to exist.
             let made = io.data_write(&make, &[], None).await.inspect_err(|_| self.is_unsettled = true)?;
             self.hold(io).await?;
             self.known.object_written(made.mtime);

@@ -1,11 +1,11 @@
-//! Group opens: a file that many sessions have open as one.
+//! Group opens: one open of a file, used by many sessions.
 //!
-//! A group has a number as sessions have, and holds its lease and its rights under it. No client speaks for it: it
-//! holds no more than `Open`, so that nothing is ever recalled from it. It lives while a session that has joined it
-//! does, and is heard with each of these. Members that end, or leave, take it along when they are the last; unless
-//! nobody but its opener has ever joined: others may have been told of it by then, and have a term to come.
+//! A group has a number in place of a session's, under which its lease and its rights are granted. It has no client to
+//! answer a recall, and needs none: it holds no more than `Open`. Each renewal by a member renews the group. The group
+//! ends when its last member leaves or ends. If only the opener has ever joined, it lasts until its term expires:
+//! another session may be about to join.
 //!
-//! Not here: what a session is told of a group; the opener tells others, by whatever way (`weft_protocol::group`).
+//! Not here: how other processes learn of a group. The opener sends them a [`weft_protocol::GroupOpen`].
 
 use super::park::Call;
 use super::plan::{Plan, plan_open};
