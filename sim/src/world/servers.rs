@@ -414,12 +414,15 @@ impl World {
         }
         callers.extend(self.moves.take_callers(node, None));
         callers.into_iter().for_each(|caller| self.break_connection(caller));
-        // A file whose object is not known to its shard yet may have it there too.
+        // A file whose object is not known to its shard yet may have it there too; and one that was exported may have
+        // objects before anything was done to it.
         let mut files = self.files.borrow_mut();
-        for inode in files.known() {
+        let known = files.known();
+        for inode in known.iter().chain(self.model.inodes.keys()).copied() {
             let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
             let objects = record.as_ref().map_or(&[][..], |record| record.layout.objects());
-            if objects.is_empty() || objects.iter().any(|object| object.node() == node) {
+            let is_unknown = objects.is_empty() && known.contains(&inode);
+            if is_unknown || objects.iter().any(|object| object.node() == node) {
                 files.forget(inode);
             }
         }
