@@ -1,0 +1,105 @@
+/* Size, sync, atomic mode, locks.
+ *
+ * Locks are those of weft.h: of byte ranges, between all processes on all nodes. ROMIO takes them for accesses in atomic
+ * mode that are contiguous, and for the shared pointer; transfer.c takes them for the others. */
+#include "ad_weft.h"
+#include <errno.h>
+#include <string.h>
+
+int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int class, const char *generic,
+                         const char *specific, ...);
+
+/* Zeros are written so many bytes at a time. */
+#define ZEROS_BYTES ((size_t)4 << 20)
+
+ADIO_Offset ad_weft_size(ADIO_File fd)
+{
+    struct statx attributes;
+    int error = weft_fstatx(ad_weft_file(fd)->file, STATX_SIZE, &attributes);
+    return error < 0 ? error : (ADIO_Offset)attributes.stx_size;
+}
+
+/* Room for the file up to a size: zeros behind its end. Holes before it stay holes. One process does it. */
+static int preallocate(ADIO_File fd, ADIO_Offset size)
+{
+    ADIO_Offset end = ad_weft_size(fd);
+    if (end < 0 || end >= size)
+        return end < 0 ? (int)end : 0;
+    char *zeros = ADIOI_Calloc(1, ZEROS_BYTES);
+    ssize_t written = 0;
+    for (; end < size && written >= 0; end += written)
+        written = weft_pwrite(ad_weft_file(fd)->file, zeros, (size_t)MPL_MIN(size - end, (ADIO_Offset)ZEROS_BYTES), end);
+    ADIOI_Free(zeros);
+    if (written < 0)
+        return (int)written;
+    fd->dirty_write = 1;
+    return 0;
+}
+
+void ad_weft_fcntl(ADIO_File fd, int flag, ADIO_Fcntl_t *argument, int *error_code)
+{
+    static const char where[] = "ad_weft_fcntl";
+    int error = 0;
+    *error_code = MPI_SUCCESS;
+    switch (flag) {
+    case ADIO_FCNTL_GET_FSIZE:
+        argument->fsize = ad_weft_size(fd);
+        error = argument->fsize < 0 ? (int)argument->fsize : 0;
+        break;
+    case ADIO_FCNTL_SET_DISKSPACE:
+        error = preallocate(fd, argument->diskspace);
+        break;
+    case ADIO_FCNTL_SET_ATOMICITY:
+        fd->atomicity = argument->atomicity != 0;
+        break;
+    default:
+        *error_code = MPIO_Err_create_code(MPI_SUCCESS, MPIR_ERR_RECOVERABLE, where, __LINE__, MPI_ERR_ARG, "**flag",
+                                           "**flag %d", flag);
+    }
+    if (error < 0)
+        *error_code = ad_weft_error(where, fd->filename, error, NULL);
+}
+
+/* Everything that this process has written is on the storage devices. */
+void ad_weft_flush(ADIO_File fd, int *error_code)
+{
+    int error = fd->is_open && fd->dirty_write ? weft_fsync(ad_weft_file(fd)->file) : 0;
+    *error_code = MPI_SUCCESS;
+    if (error < 0)
+        *error_code = ad_weft_error("ad_weft_flush", fd->filename, error, NULL);
+    else
+        fd->dirty_write = 0;
+    if (fd->hints->synchronizing_flush > 0)
+        MPI_Barrier(fd->comm);
+}
+
+/* Collective: one process does it, all learn how it went. */
+void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
+{
+    struct {
+        int error;
+        char text[AD_WEFT_TEXT];
+    } told = {0, ""};
+    int rank, root = fd->hints->ranklist[0];
+    MPI_Comm_rank(fd->comm, &rank);
+    if (rank == root && (told.error = weft_ftruncate(ad_weft_file(fd)->file, size)) < 0)
+        snprintf(told.text, sizeof told.text, "%s", weft_strerror(told.error));
+    MPI_Bcast(&told, (int)sizeof told, MPI_BYTE, root, fd->comm);
+    *error_code = told.error < 0 ? ad_weft_error("ad_weft_resize", fd->filename, told.error, told.text) : MPI_SUCCESS;
+}
+
+/* As fcntl(2) has it; `whence` is always the beginning of the file. */
+int ad_weft_set_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length)
+{
+    weft_file_t file = ad_weft_file(fd)->file;
+    struct weft_lock lock = {offset, length, type == F_WRLCK};
+    int error;
+    (void)whence;
+    if (length == 0)
+        return MPI_SUCCESS;
+    if (type == F_UNLCK)
+        error = weft_unlock(file, &lock, 1);
+    else
+        error = weft_lock(file, &lock, 1, command == F_SETLK ? WEFT_LOCK_NOWAIT : 0);
+    return error < 0 ? ad_weft_error("ad_weft_set_lock", fd->filename, error, NULL) : MPI_SUCCESS;
+}

@@ -1,0 +1,41 @@
+/* Failures of weft.h as codes of MPI, with the class that a program looks at and the text that its user reads.
+ *
+ * ROMIO's own function makes classes of errno, but tells only strerror() of what has no class of its own. There the text
+ * of the C library says more: which node did not answer, which key was refused. */
+#include "ad_weft.h"
+#include <errno.h>
+
+int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int class, const char *generic,
+                         const char *specific, ...);
+
+static int io_error(const char *where, int error, const char *text)
+{
+    return MPIO_Err_create_code(MPI_SUCCESS, MPIR_ERR_RECOVERABLE, where, __LINE__, MPI_ERR_IO, "**io", "**io %s",
+                                text != NULL ? text : weft_strerror(error));
+}
+
+int ad_weft_error(const char *where, const char *name, int error, const char *text)
+{
+    switch (-error) {
+    case EPERM: /* ROMIO has no class for it */
+        return ADIOI_Err_create_code(where, name, EACCES);
+    case EACCES:
+    case ENAMETOOLONG:
+    case ENOENT:
+    case EISDIR:
+    case EROFS:
+    case EEXIST:
+    case ENOTDIR:
+    case ELOOP:
+    case ENOSPC:
+    case EDQUOT:
+        return ADIOI_Err_create_code(where, name, -error);
+    default:
+        return io_error(where, error, text);
+    }
+}
+
+int ad_weft_connect_error(const char *where, const char *name, int error, const char *text)
+{
+    return -error == EACCES ? ADIOI_Err_create_code(where, name, EACCES) : io_error(where, error, text);
+}

@@ -1,0 +1,263 @@
+/* Reads and writes that are not waited for.
+ *
+ * A request of MPI is a request in a queue of the C library (weft_submit), whose threads do it while the program goes on.
+ * MPI asks about it through an extended generalized request: `poll` and `wait` take completions off the queue. Whoever
+ * takes one notes it in the request that it belongs to; only a request's own poll or wait tells MPI that it is complete.
+ *
+ * What is not handed over and done at once instead: atomic mode, and lists that do not fit into one call.
+ *
+ * Locks: `mutex` guards the state of all requests and the making of queues; it is not held across calls of MPI, nor while
+ * waiting. */
+#include "ad_weft.h"
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "../../mpi-io/mpioimpl.h"
+#include "mpiu_greq.h"
+
+/* Requests of a process and file system that are under way at a time; others wait in the queue. */
+#define QUEUE_DEPTH 16
+#define COMPLETIONS 32
+
+enum state { UNDER_WAY, DONE, TOLD };
+
+struct request {
+    MPI_Request handle;
+    struct ad_weft_connection *connection;
+    enum state state;
+    ssize_t result;
+    int is_write;
+    char *name; /* of the file, for errors */
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* Takes completions; waits for one if `timeout_ms` says so. */
+static void take_completions(weft_queue_t queue, int timeout_ms)
+{
+    struct weft_completion completions[COMPLETIONS];
+    ssize_t count = weft_wait(queue, completions, timeout_ms != 0, COMPLETIONS, timeout_ms);
+    pthread_mutex_lock(&mutex);
+    for (ssize_t index = 0; index < count; index++) {
+        struct request *request = completions[index].tag;
+        request->result = completions[index].result;
+        request->state = DONE;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static enum state state_of(struct request *request)
+{
+    pthread_mutex_lock(&mutex);
+    enum state state = request->state;
+    pthread_mutex_unlock(&mutex);
+    return state;
+}
+
+/* Tells MPI, once. */
+static int tell(struct request *request)
+{
+    pthread_mutex_lock(&mutex);
+    int is_due = request->state == DONE;
+    if (is_due)
+        request->state = TOLD;
+    pthread_mutex_unlock(&mutex);
+    return is_due ? MPI_Grequest_complete(request->handle) : MPI_SUCCESS;
+}
+
+static int poll_request(void *state, MPI_Status *status)
+{
+    struct request *request = state;
+    (void)status;
+    if (state_of(request) == UNDER_WAY)
+        take_completions(request->connection->queue, 0);
+    return tell(request);
+}
+
+static void finish(struct request *request)
+{
+    while (state_of(request) == UNDER_WAY) {
+        take_completions(request->connection->queue, -1);
+        sched_yield(); /* another thread has taken it, and is about to note it */
+    }
+}
+
+static int wait_requests(int count, void **states, double timeout, MPI_Status *status)
+{
+    int result = MPI_SUCCESS;
+    (void)timeout;
+    (void)status;
+    for (int index = 0; index < count; index++) {
+        finish(states[index]);
+        int error = tell(states[index]);
+        if (error != MPI_SUCCESS)
+            result = error;
+    }
+    return result;
+}
+
+static int query_request(void *state, MPI_Status *status)
+{
+    struct request *request = state;
+    ssize_t result = request->result;
+    MPI_Status_set_elements_x(status, MPI_BYTE, result > 0 ? result : 0);
+    MPI_Status_set_cancelled(status, 0);
+    status->MPI_SOURCE = MPI_UNDEFINED;
+    status->MPI_TAG = MPI_UNDEFINED;
+    if (result >= 0)
+        return MPI_SUCCESS;
+    const char *where = request->is_write ? "ad_weft_iwrite" : "ad_weft_iread";
+    return ad_weft_error(where, request->name, (int)result, strerror((int)-result));
+}
+
+/* A program may free a request before it is complete: its memory is in use until then. */
+static int free_request(void *state)
+{
+    struct request *request = state;
+    finish(request);
+    ADIOI_Free(request->name);
+    ADIOI_Free(request);
+    return MPI_SUCCESS;
+}
+
+static int make_queue(struct ad_weft_connection *connection)
+{
+    int error = 0;
+    pthread_mutex_lock(&mutex);
+    if (connection->queue == 0)
+        error = weft_queue_create(connection->fs, QUEUE_DEPTH, &connection->queue);
+    pthread_mutex_unlock(&mutex);
+    return error;
+}
+
+static MPIX_Grequest_class request_class(void)
+{
+    static MPIX_Grequest_class class; /* MPI-IO calls exclude one another */
+    static int is_made;
+    if (!is_made)
+        MPIX_Grequest_class_create(query_request, free_request, MPIU_Greq_cancel_fn, poll_request, wait_requests,
+                                   &class);
+    is_made = 1;
+    return class;
+}
+
+/* Hands an access that is one list over. Returns 0 if that was done, and -errno if it has to be done at once. */
+static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part, ADIO_Request *handle)
+{
+    struct ad_weft_file *open = ad_weft_file(fd);
+    int error = make_queue(open->connection);
+    if (error < 0)
+        return error;
+    struct request *request = ADIOI_Calloc(1, sizeof *request);
+    request->connection = open->connection;
+    request->is_write = is_write;
+    request->name = ADIOI_Strdup(fd->filename);
+    MPIX_Grequest_class_allocate(request_class(), request, handle);
+    request->handle = *handle;
+    struct weft_request wanted = {
+        sizeof wanted, is_write ? WEFT_WRITE : WEFT_READ, open->file, part->extents, part->count, request,
+    };
+    error = weft_submit(open->connection->queue, &wanted, 1);
+    if (error < 0) {
+        request->state = TOLD;
+        MPI_Grequest_complete(request->handle);
+        MPI_Request_free(handle);
+        return error;
+    }
+    if (is_write)
+        fd->dirty_write = 1;
+    return 0;
+}
+
+/* Hands an access over; does nothing else, and returns -EAGAIN, if it is to be done at once. */
+static int begin(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                 ADIO_Offset offset, ADIO_Request *request)
+{
+    struct ad_weft_access access;
+    struct ad_weft_pattern part = {0};
+    int error = fd->atomicity ? -EAGAIN : ad_weft_begin(&access, fd, buf, count, datatype, file_ptr_type, offset);
+    if (error < 0)
+        return error;
+    error = ad_weft_next(&access, &part) > 0 ? 0 : -EAGAIN;
+    if (error == 0 && (access.left > 0 || access.kept.length > 0 || part.regular.count > AD_WEFT_EXTENTS_MAX))
+        error = -EAGAIN;
+    if (error == 0)
+        error = ad_weft_to_list(&part);
+    if (error == 0)
+        error = submit(fd, is_write, &part, request);
+    if (error == 0 && file_ptr_type == ADIO_INDIVIDUAL)
+        fd->fp_ind = ad_weft_walk_position(&access.file);
+    ad_weft_free_pattern(&part);
+    return error;
+}
+
+/* A request for what was done at once. */
+static void completed(ADIO_File fd, MPI_Datatype datatype, ADIO_Status *status, ADIO_Request *request, int *error_code)
+{
+    MPI_Count bytes = 0;
+    (void)datatype;
+    if (*error_code == MPI_SUCCESS)
+        MPI_Get_elements_x(status, MPI_BYTE, &bytes);
+    MPIO_Completed_request_create(&fd, bytes, error_code, request);
+}
+
+void ad_weft_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                           ADIO_Offset offset, ADIO_Request *request, int *error_code)
+{
+    ADIO_Status status;
+    *error_code = MPI_SUCCESS;
+    if (begin(fd, 0, buf, count, datatype, file_ptr_type, offset, request) == 0)
+        return;
+    ad_weft_read_strided(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
+    completed(fd, datatype, &status, request, error_code);
+}
+
+void ad_weft_iwrite_strided(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                            ADIO_Offset offset, ADIO_Request *request, int *error_code)
+{
+    ADIO_Status status;
+    *error_code = MPI_SUCCESS;
+    if (begin(fd, 1, buf, count, datatype, file_ptr_type, offset, request) == 0)
+        return;
+    ad_weft_write_strided(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
+    completed(fd, datatype, &status, request, error_code);
+}
+
+/* One extent. ROMIO tells its offset in bytes of the file, whatever the view is. */
+static int begin_contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                        ADIO_Offset offset, ADIO_Request *request)
+{
+    MPI_Count size;
+    MPI_Type_size_x(datatype, &size);
+    struct weft_extent extent = {buf, (size_t)size * (size_t)count, offset};
+    struct ad_weft_pattern part = {.extents = &extent, .count = 1};
+    if (file_ptr_type == ADIO_INDIVIDUAL)
+        extent.offset = fd->fp_ind;
+    int error = submit(fd, is_write, &part, request);
+    if (error == 0 && file_ptr_type == ADIO_INDIVIDUAL)
+        fd->fp_ind += (ADIO_Offset)extent.length;
+    return error;
+}
+
+void ad_weft_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                          ADIO_Offset offset, ADIO_Request *request, int *error_code)
+{
+    ADIO_Status status;
+    *error_code = MPI_SUCCESS;
+    if (begin_contig(fd, 0, buf, count, datatype, file_ptr_type, offset, request) == 0)
+        return;
+    ad_weft_read_contig(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
+    completed(fd, datatype, &status, request, error_code);
+}
+
+void ad_weft_iwrite_contig(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                           ADIO_Offset offset, ADIO_Request *request, int *error_code)
+{
+    ADIO_Status status;
+    *error_code = MPI_SUCCESS;
+    if (begin_contig(fd, 1, (void *)buf, count, datatype, file_ptr_type, offset, request) == 0)
+        return;
+    ad_weft_write_contig(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
+    completed(fd, datatype, &status, request, error_code);
+}

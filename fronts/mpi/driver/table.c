@@ -1,0 +1,63 @@
+/* The tables through which ROMIO calls the driver: one for names with the prefix `weft:`, one for paths below a mount,
+ * which differ in how names are taken apart. A file that is open has the first in any case (open.c).
+ *
+ * Collective reads and writes are ROMIO's two-phase ones, split into parts that each aggregator reads or writes. */
+#include "ad_weft.h"
+
+static int feature(ADIO_File fd, int flag)
+{
+    (void)fd;
+    switch (flag) {
+    case ADIO_LOCKS:
+    case ADIO_SHARED_FP:
+    case ADIO_ATOMIC_MODE:
+    case ADIO_SCALABLE_OPEN:
+    case ADIO_UNLINK_AFTER_CLOSE:
+    case ADIO_TWO_PHASE:
+    case ADIO_SCALABLE_RESIZE:
+    case ADIO_IMMEDIATELY_VISIBLE:
+        return 1;
+    default: /* ADIO_DATA_SIEVING_WRITES: lists are written as they are */
+        return 0;
+    }
+}
+
+#define FUNCTIONS \
+    .ADIOI_xxx_OpenColl = ad_weft_open_coll, \
+    .ADIOI_xxx_ReadContig = ad_weft_read_contig, \
+    .ADIOI_xxx_WriteContig = ad_weft_write_contig, \
+    .ADIOI_xxx_ReadStridedColl = ADIOI_GEN_ReadStridedColl, \
+    .ADIOI_xxx_WriteStridedColl = ADIOI_GEN_WriteStridedColl, \
+    .ADIOI_xxx_SeekIndividual = ADIOI_GEN_SeekIndividual, \
+    .ADIOI_xxx_Fcntl = ad_weft_fcntl, \
+    .ADIOI_xxx_SetInfo = ad_weft_set_info, \
+    .ADIOI_xxx_ReadStrided = ad_weft_read_strided, \
+    .ADIOI_xxx_WriteStrided = ad_weft_write_strided, \
+    .ADIOI_xxx_Close = ad_weft_close, \
+    .ADIOI_xxx_IreadContig = ad_weft_iread_contig, \
+    .ADIOI_xxx_IwriteContig = ad_weft_iwrite_contig, \
+    .ADIOI_xxx_ReadDone = ADIOI_FAKE_IODone, \
+    .ADIOI_xxx_WriteDone = ADIOI_FAKE_IODone, \
+    .ADIOI_xxx_ReadComplete = ADIOI_FAKE_IOComplete, \
+    .ADIOI_xxx_WriteComplete = ADIOI_FAKE_IOComplete, \
+    .ADIOI_xxx_IreadStrided = ad_weft_iread_strided, \
+    .ADIOI_xxx_IwriteStrided = ad_weft_iwrite_strided, \
+    .ADIOI_xxx_Flush = ad_weft_flush, \
+    .ADIOI_xxx_Resize = ad_weft_resize, \
+    .ADIOI_xxx_Feature = feature, \
+    .fsname = "weft", \
+    .ADIOI_xxx_IreadStridedColl = ADIOI_GEN_IreadStridedColl, \
+    .ADIOI_xxx_IwriteStridedColl = ADIOI_GEN_IwriteStridedColl, \
+    .ADIOI_xxx_SetLock = ad_weft_set_lock
+
+struct ADIOI_Fns_struct ADIO_WEFT_operations = {
+    .ADIOI_xxx_Open = ad_weft_open,
+    .ADIOI_xxx_Delete = ad_weft_delete,
+    FUNCTIONS,
+};
+
+struct ADIOI_Fns_struct ADIO_WEFT_MOUNT_operations = {
+    .ADIOI_xxx_Open = ad_weft_open,
+    .ADIOI_xxx_Delete = ad_weft_delete_mounted,
+    FUNCTIONS,
+};

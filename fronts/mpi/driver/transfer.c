@@ -1,0 +1,144 @@
+/* Blocking reads and writes.
+ *
+ * One that is contiguous in memory and file is one call of the library, one that is not is one call with all its extents
+ * (pattern.c): no data sieving, so that a write never reads, and never writes bytes that are not the program's.
+ *
+ * A read behind the end of the file is short, and no error: the status tells how many bytes came. */
+#include "ad_weft.h"
+#include <errno.h>
+
+static ssize_t contiguous(struct ad_weft_file *open, int is_write, void *memory, size_t length, off_t offset)
+{
+    return is_write ? weft_pwrite(open->file, memory, length, offset) : weft_pread(open->file, memory, length, offset);
+}
+
+/* One part of an access. */
+static ssize_t transfer_part(struct ad_weft_file *open, int is_write, const struct ad_weft_pattern *part)
+{
+    const struct weft_strided *regular = &part->regular;
+    if (regular->count == 1)
+        return contiguous(open, is_write, regular->memory, regular->block, regular->offset);
+    if (regular->count > 0)
+        return is_write ? weft_write_strided(open->file, regular) : weft_read_strided(open->file, regular);
+    return is_write ? weft_write_list(open->file, part->extents, part->count)
+                    : weft_read_list(open->file, part->extents, part->count);
+}
+
+/* All parts of an access, until the end of the file cuts one. Returns the sum of bytes. */
+static ssize_t transfer_all(struct ad_weft_file *open, int is_write, struct ad_weft_access *access)
+{
+    struct ad_weft_pattern part = {0};
+    ssize_t sum = 0, moved = 0;
+    int more;
+    while ((more = ad_weft_next(access, &part)) > 0) {
+        moved = transfer_part(open, is_write, &part);
+        if (moved < 0)
+            break;
+        sum += moved;
+        if (moved < part.bytes)
+            break;
+    }
+    ad_weft_free_pattern(&part);
+    if (more < 0)
+        return more;
+    return moved < 0 ? moved : sum;
+}
+
+static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                   ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    MPI_Count size;
+    MPI_Type_size_x(datatype, &size);
+    if (file_ptr_type == ADIO_INDIVIDUAL)
+        offset = fd->fp_ind;
+    ssize_t moved = contiguous(ad_weft_file(fd), is_write, buf, (size_t)size * (size_t)count, offset);
+    fd->fp_sys_posn = -1;
+    if (moved < 0) {
+        *error_code = ad_weft_error(is_write ? "ad_weft_write" : "ad_weft_read", fd->filename, (int)moved, NULL);
+        return;
+    }
+    if (is_write)
+        fd->dirty_write = 1;
+    if (file_ptr_type == ADIO_INDIVIDUAL)
+        fd->fp_ind += moved;
+    MPIR_Status_set_bytes(status, datatype, moved);
+    *error_code = MPI_SUCCESS;
+}
+
+/* The range of the file from the first to the last byte of an access. A lock of it makes the access atomic. */
+static struct weft_lock range_of(const struct ad_weft_access *access, int is_write)
+{
+    struct ad_weft_walk walk = access->file;
+    struct weft_lock lock = {ad_weft_walk_position(&walk), 0, is_write};
+    ad_weft_walk_on(&walk, access->left - 1);
+    lock.length = ad_weft_walk_position(&walk) + 1 - lock.start;
+    return lock;
+}
+
+/* Moves the individual pointer behind the bytes that were moved. */
+static void move_pointer(ADIO_File fd, struct ad_weft_walk *walk, ADIO_Offset bytes)
+{
+    ad_weft_walk_on(walk, bytes);
+    fd->fp_ind = ad_weft_walk_position(walk);
+}
+
+static ssize_t transfer_locked(ADIO_File fd, int is_write, struct ad_weft_access *access)
+{
+    struct ad_weft_file *open = ad_weft_file(fd);
+    if (!fd->atomicity)
+        return transfer_all(open, is_write, access);
+    struct weft_lock lock = range_of(access, is_write);
+    int error = weft_lock(open->file, &lock, 1, 0);
+    if (error < 0)
+        return error;
+    ssize_t moved = transfer_all(open, is_write, access);
+    error = weft_unlock(open->file, &lock, 1);
+    return moved >= 0 && error < 0 ? error : moved;
+}
+
+static void strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                    ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    const char *where = is_write ? "ad_weft_write_strided" : "ad_weft_read_strided";
+    struct ad_weft_access access;
+    ssize_t moved = ad_weft_begin(&access, fd, buf, count, datatype, file_ptr_type, offset);
+    if (moved == 0 && access.left > 0) {
+        struct ad_weft_walk file = access.file;
+        moved = transfer_locked(fd, is_write, &access);
+        if (moved > 0 && file_ptr_type == ADIO_INDIVIDUAL)
+            move_pointer(fd, &file, moved);
+    }
+    fd->fp_sys_posn = -1;
+    if (moved < 0) {
+        *error_code = ad_weft_error(where, fd->filename, (int)moved, NULL);
+        return;
+    }
+    if (is_write && moved > 0)
+        fd->dirty_write = 1;
+    MPIR_Status_set_bytes(status, datatype, moved);
+    *error_code = MPI_SUCCESS;
+}
+
+void ad_weft_read_contig(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                         ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    contig(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+void ad_weft_write_contig(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                          ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    contig(fd, 1, (void *)buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+void ad_weft_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                          ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    strided(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                           ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
