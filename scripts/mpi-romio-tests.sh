@@ -66,7 +66,7 @@ while IFS=: read -r test processes words; do
     started=$(date +%s%N)
     # shellcheck disable=SC2086
     (cd "$work" && timeout "${LIMIT:-120}" "$weft" mpiexec --driver "$driver/libweft-romio.so" --launcher "$launcher" \
-        -- -n "$processes" "$work/$test" ${words//FILE/weft:/$test/file}) > "$work/$test.log" 2>&1
+        -- -n "$processes" "$work/$test" ${words//FILE/weft:/$test/file}) < /dev/null > "$work/$test.log" 2>&1
     code=$?
     took=$((($(date +%s%N) - started) / 10000000))
     if [ $code = 0 ] && ! complains "$work/$test.log"; then

@@ -5,7 +5,7 @@
  *     weft_rdma         whose memory RDMA registers: auto, static (the connection's), dynamic (the program's)
  *
  * All others are ROMIO's own, or unknown and ignored, as MPI says. After the open, MPI_File_get_info() tells the layout
- * that the file has. Collective buffering aligns the parts of its aggregators to stripes. */
+ * of a striped file. Collective buffering aligns the parts of its aggregators to stripes. */
 #include "ad_weft.h"
 #include "hint_fns.h"
 #include <stdio.h>
@@ -87,8 +87,11 @@ struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
     return layout;
 }
 
+/* Of a file that is on one node nothing is told, unless the program asked for something. */
 void ad_weft_tell_layout(ADIO_File fd, struct ad_weft_layout layout)
 {
+    if (layout.width <= 1 && fd->hints->striping_factor <= 0)
+        return;
     fd->hints->striping_factor = layout.width;
     fd->hints->striping_unit = layout.stripe;
     set_number(fd, "striping_factor", layout.width);
