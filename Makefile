@@ -11,7 +11,7 @@ EXPLORE_KINDS ?= native partitions
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
-.PHONY: help build c-library python demo test tidy fuzz lint explore bench test-long test-rdma test-tools clean
+.PHONY: help build c-library mpi python demo test tidy fuzz lint explore bench test-long test-rdma test-mpi test-tools clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ build: ## Build the command `weft`, optimized: target/release/weft
 c-library: ## Build libweft, weft.h and a pkg-config file, optimized: into PREFIX (target/c-library)
 	$(CARGO) build --release -p weft-c
 	scripts/c-library.sh $(BINARIES)/release "$(or $(PREFIX),$(BINARIES)/c-library)"
+
+mpi: ## Build the MPI-IO driver for mpich, optimized: into target/mpi (root: with what it needs of apt's packages)
+	$(CARGO) build --release -p weft-c
+	scripts/mpi-driver.sh $(BINARIES)/release $(BINARIES)/mpi
 
 python: ## Build the wheel of the Python package, optimized: into target/python
 	scripts/python-wheel.sh release $(BINARIES)/python
@@ -71,12 +75,18 @@ test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this make
 	scripts/rdma-guest.sh --mem 7168 --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
 	    "$$(newest rdma)" "env UCX_IB_REG_METHODS=direct $$(newest hostile) rdma::"
 
-# Tests that mount need fusermount3 or root, those of RDMA libucp, those of the Python package venv. What is missing is
+test-mpi: mpi build ## ROMIO's own test programs over Weft, 4 processes on 4 nodes; LARGE=1: also those of many GB
+	scripts/mpi-romio-tests.sh $(BINARIES)/release $(BINARIES)/mpi $(BINARIES)/mpi/romio
+
+# Tests that mount need fusermount3 or root, those of RDMA libucp, those of the Python package venv, those of MPI-IO mpich
+# with its headers. What is missing is
 # installed where that can be done, else those tests say why they are skipped.
 test-tools:
 	@missing=; command -v fusermount3 >/dev/null || missing="fuse3"; \
 	ldconfig -p 2>/dev/null | grep -q libucp.so.0 || missing="$$missing libucx0"; \
 	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
+	command -v mpicc.mpich >/dev/null || missing="$$missing mpich libmpich-dev"; \
+	command -v dpkg-source >/dev/null || missing="$$missing dpkg-dev"; \
 	if [ -n "$$missing" ]; then \
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	        apt-get update -q && apt-get install -y -q --no-install-recommends $$missing \

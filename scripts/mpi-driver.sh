@@ -1,10 +1,10 @@
 #!/bin/bash
 # Builds the MPI-IO driver, a library that is preloaded into MPI programs:
-#     scripts/mpi-driver.sh BINARIES DESTINATION
+#     scripts/mpi-driver.sh BINARIES DESTINATION [ROMIO]
 # BINARIES is the folder with libweft_c.a, as target/release; DESTINATION gets
 #     libweft-romio.so    ROMIO of the mpich that is installed, with the driver weft: and the C library in it
 #     COPYRIGHT.mpich     its licence, which goes where the library goes
-#     romio/              the build of ROMIO, kept: afterwards only the driver is compiled
+# ROMIO [DESTINATION/romio] is the folder where ROMIO is built, once: afterwards only the driver is compiled.
 # Needs mpich with its headers, dpkg-dev and, the first time, apt's sources; as root it installs what is missing
 # (WEFT_NO_INSTALL=1: it does not). WEFT_MPICH_SOURCE=DIR: mpich's sources are there, of the version that is installed.
 set -euo pipefail
@@ -13,7 +13,8 @@ mkdir -p "$2"
 destination=$(realpath "$2")
 root=$(realpath "$(dirname "$0")/..")
 mpi=$root/fronts/mpi
-romio=$destination/romio
+mkdir -p "${3:-$destination/romio}"
+romio=$(realpath "${3:-$destination/romio}")
 
 fail() { echo "mpi-driver: $1" >&2; echo "  remedy: $2" >&2; exit 1; }
 
@@ -40,12 +41,11 @@ require_tools() {
     [ -n "$(mpich_compiler)" ] || fail "no compiler of mpich" "apt-get install mpich libmpich-dev, or set MPICC"
 }
 
-# Fetches the sources of exactly what is installed: libmpich and ROMIO share the structure of an open file. Debian's
-# images list no sources; so the lists are our own, made of those that apt has.
+# Fetches the sources of exactly what is installed into $romio/fetched: libmpich and ROMIO share the structure of an open
+# file. Debian's images list no sources; so the lists are our own, made of those that apt has.
 fetch_source() {
-    local version=$1 apt=$destination/apt file
-    rm -rf "$apt" "$destination/source"
-    mkdir -p "$apt/sources" "$apt/lists/partial" "$apt/archives/partial" "$destination/source"
+    local version=$1 apt=$romio/apt file
+    mkdir -p "$apt/sources" "$apt/lists/partial" "$apt/archives/partial"
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
         [ ! -f "$file" ] || sed -n 's/^deb /deb-src /p' "$file" >> "$apt/sources/weft.list"
     done
@@ -54,11 +54,11 @@ fetch_source() {
     done
     local options=(-qq -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt/sources"
         -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt" -o APT::Sandbox::User=)
-    (cd "$destination/source" && apt-get "${options[@]}" update && apt-get "${options[@]}" source "mpich=$version") \
-        > "$destination/fetch.log" 2>&1 ||
-        fail "mpich $version: apt-get source failed: $(tail -n 1 "$destination/fetch.log")" \
-            "see $destination/fetch.log, or set WEFT_MPICH_SOURCE to mpich's sources"
-    rm -rf "$apt"
+    (cd "$romio" && apt-get "${options[@]}" update && apt-get "${options[@]}" source "mpich=$version") \
+        > "$romio/fetch.log" 2>&1 ||
+        fail "mpich $version: apt-get source failed: $(tail -n 1 "$romio/fetch.log")" \
+            "see $romio/fetch.log, or set WEFT_MPICH_SOURCE to mpich's sources"
+    mv "$romio"/mpich-*/ "$romio/fetched"
 }
 
 # edit FILE SCRIPT: one that changes nothing means another ROMIO than the script knows.
@@ -102,25 +102,45 @@ void weft_romio_\L\1\E(void);\
 # HAVE_STATUS_SET_BYTES: a configure of ROMIO alone forgets it, and then statuses stay empty.
 flags="-DHAVE_STATUS_SET_BYTES=1 -DMPIO_Err_create_code=MPIR_Err_create_code"
 
+# Builds ROMIO in $romio/build, of mpich's sources in a folder.
 build_romio() {
-    rm -rf "$romio"
-    cp -a "$1/src/mpi/romio" "$romio"
-    cp "$1/COPYRIGHT" "$destination/COPYRIGHT.mpich"
-    cd "$romio"
+    cp -a "$1/src/mpi/romio" "$romio/build"
+    cp "$1/COPYRIGHT" "$romio/"
+    cd "$romio/build"
     patch_romio
     ./configure CC="$cc" CFLAGS="-O2 -g" CPPFLAGS="$flags" --disable-shared --enable-static --with-pic \
         --disable-f77 --disable-f90 --with-file-system=ufs+nfs > configure.log 2>&1 ||
-        fail "ROMIO: configure failed: $(tail -n 1 configure.log)" "see $romio/configure.log"
+        fail "ROMIO: configure failed: $(tail -n 1 configure.log)" "see $PWD/configure.log"
     { make -C mpl -j"$(nproc)" && make -j"$(nproc)" libromio.la; } > make.log 2>&1 ||
-        fail "ROMIO: make failed: $(tail -n 1 make.log)" "see $romio/make.log"
+        fail "ROMIO: make failed: $(tail -n 1 make.log)" "see $PWD/make.log"
     # MPI_Comm_split_type() by file system stays libmpich's.
     ar d .libs/libromio.a mpir_cst_filesys.o
     cd "$root"
 }
 
+# What ROMIO is built of; it is built again when that changes.
+stamp() {
+    echo "$version $flags $({ declare -f patch_romio build_romio; cat "$mpi/romio/glue.c"; } | sha256sum)"
+}
+
+require_romio() {
+    [ "$(cat "$romio/stamp" 2>/dev/null)" != "$(stamp)" ] || return 0
+    rm -rf "${romio:?}"/{apt,build,fetched,mpich*,stamp}
+    local source=${WEFT_MPICH_SOURCE:-$romio/fetched}
+    if [ -z "${WEFT_MPICH_SOURCE:-}" ]; then
+        echo "mpi-driver: fetching the sources of mpich $version" >&2
+        fetch_source "$version"
+    fi
+    echo "mpi-driver: building ROMIO of mpich $version (once, a minute or two)" >&2
+    build_romio "$source"
+    rm -rf "${romio:?}"/{apt,fetched,mpich*}
+    stamp > "$romio/stamp"
+}
+
 build_driver() {
-    local include=(-isystem "$romio/adio/include" -isystem "$romio/include" -isystem "$romio/mpl/include" -I"$root/fronts/c")
-    local objects=$destination/objects source
+    local build=$romio/build objects=$destination/objects source
+    local include=(-isystem "$build/adio/include" -isystem "$build/include" -isystem "$build/mpl/include"
+        -I"$root/fronts/c")
     rm -rf "$objects"
     mkdir "$objects"
     for source in "$mpi"/driver/*.c; do
@@ -129,26 +149,21 @@ build_driver() {
             -o "$objects/$(basename "$source" .c).o"
     done
     "$cc" -shared -o "$destination/libweft-romio.so.new" "$objects"/*.o \
-        -Wl,--whole-archive "$romio/.libs/libromio.a" -Wl,--no-whole-archive "$romio/mpl/.libs/libmpl.a" \
+        -Wl,--whole-archive "$build/.libs/libromio.a" -Wl,--no-whole-archive "$build/mpl/.libs/libmpl.a" \
         "$binaries/libweft_c.a" -Wl,-soname,libweft-romio.so -Wl,--version-script="$mpi/romio/exports.map" \
         -Wl,--gc-sections -Wl,-z,relro,-z,now,-z,defs,-z,nodelete -Wl,--as-needed -lgcc_s -lutil -lrt -lpthread -lm -ldl
     mv "$destination/libweft-romio.so.new" "$destination/libweft-romio.so"
+    cp "$romio/COPYRIGHT" "$destination/COPYRIGHT.mpich"
 }
 
 require_tools
 cc=$(mpich_compiler)
 [ -f "$binaries/libweft_c.a" ] || fail "$binaries has no libweft_c.a" "cargo build --release -p weft-c"
 version=${WEFT_MPICH_SOURCE:-$(dpkg-query -W -f '${source:Version}' libmpich12)}
-stamp="$version $flags $({ declare -f patch_romio build_romio; cat "$mpi/romio/glue.c"; } | sha256sum | cut -c1-16)"
-if [ "$(cat "$romio/.stamp" 2>/dev/null)" != "$stamp" ]; then
-    source=${WEFT_MPICH_SOURCE:-$(echo "$destination"/source/mpich-"${version%-*}")}
-    if [ ! -f "$source/src/mpi/romio/configure" ]; then
-        echo "mpi-driver: fetching the sources of mpich $version"
-        fetch_source "$version"
-    fi
-    echo "mpi-driver: building ROMIO of mpich $version (once)"
-    build_romio "$source"
-    echo "$stamp" > "$romio/.stamp"
-fi
+# HAVE_STATUS_SET_BYTES: a configure of ROMIO alone forgets it, and then statuses stay empty.
+flags="-DHAVE_STATUS_SET_BYTES=1 -DMPIO_Err_create_code=MPIR_Err_create_code"
+exec 9> "$romio/lock"
+flock 9
+require_romio
 build_driver
 echo "$destination/libweft-romio.so"

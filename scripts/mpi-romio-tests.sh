@@ -1,11 +1,12 @@
 #!/bin/bash
 # Runs ROMIO's own test programs on files of Weft: 4 processes, 4 nodes on this machine, one table.
-#     scripts/mpi-romio-tests.sh BINARIES DRIVER [TEST...]
-# BINARIES is the folder of `weft`; DRIVER that of libweft-romio.so and romio/, as scripts/mpi-driver.sh made it.
+#     scripts/mpi-romio-tests.sh BINARIES DRIVER ROMIO [TEST...]
+# BINARIES is the folder of `weft`; DRIVER that of libweft-romio.so, ROMIO that of the sources, as scripts/mpi-driver.sh
+# made them.
 # LARGE=1 adds the tests that write many GB. Exit code 1: one has failed. Logs are in DRIVER/tests/.
 set -u
-binaries=$(realpath "$1") driver=$(realpath "$2")
-shift 2
+binaries=$(realpath "$1") driver=$(realpath "$2") sources=$(realpath "$3")/build/test
+shift 3
 # Name, processes, arguments ("FILE" becomes the file).
 tests="simple:4:-fname FILE
 perf:4:-fname FILE
@@ -34,7 +35,7 @@ external32:4:-fname FILE
 types_with_zeros:2:FILE
 darray_read:4:FILE
 big_extents:4:FILE
-syshints:1:$driver/romio/test/test_hintfile"
+syshints:1:$sources/test_hintfile"
 [ -z "${LARGE:-}" ] || tests="$tests
 coll_perf:4:-fname FILE
 large_array:4:-fname FILE
@@ -60,7 +61,7 @@ passed=0 failed=0
 printf '%-18s %9s  %s\n' test processes result
 while IFS=: read -r test processes words; do
     [ $# = 0 ] || [[ " $* " == *" $test "* ]] || continue
-    "$compiler" -O1 -w -o "$work/$test" "$driver/romio/test/$test.c" || exit 2
+    "$compiler" -O1 -w -o "$work/$test" "$sources/$test.c" || exit 2
     # In a directory: the file of a shared pointer is made beside the file.
     "$weft" mkdir "$name:/$test" || exit 2
     started=$(date +%s%N)

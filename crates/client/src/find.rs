@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Names the file of a key.
-const VARIABLE: &str = "WEFT_KEY";
+pub const VARIABLE: &str = "WEFT_KEY";
 /// What kept keys end with.
 const SUFFIX: &str = ".key";
 /// Stands for the only file system that there is.

@@ -23,6 +23,7 @@ enum Verb {
     Down(verb::down::Args),
     Mount(verb::mount::Args),
     Umount(verb::umount::Args),
+    Mpiexec(verb::mpiexec::Args),
     User(verb::user::Args),
     Node(verb::node::Args),
     Balance(verb::node::balance::Args),
@@ -51,7 +52,7 @@ enum Verb {
 
 /// The verbs as the short help shows them. Hidden ones (`serve`, `host`, `guard`) have their own long help.
 const GROUPS: [(&str, &[&str]); 4] = [
-    ("Run", &["up", "down", "node", "balance", "mount", "umount", "user"]),
+    ("Run", &["up", "down", "node", "balance", "mount", "umount", "mpiexec", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
     ("Move", &["cp", "mv", "rm", "mkdir", "layout", "convert"]),
     ("Tools", &["doctor", "debug", "store", "completions", "man"]),
@@ -66,6 +67,7 @@ impl Cli {
             Verb::Down(args) => verb::down::run(&args),
             Verb::Mount(args) => verb::mount::run(&args),
             Verb::Umount(args) => verb::umount::run(&args),
+            Verb::Mpiexec(args) => verb::mpiexec::run(&args),
             Verb::User(args) => verb::user::run(&args),
             Verb::Node(args) => verb::node::run(&args),
             Verb::Balance(args) => verb::node::balance::run(&args),

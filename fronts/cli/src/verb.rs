@@ -17,6 +17,7 @@ pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mount;
+pub mod mpiexec;
 pub mod mv;
 pub mod node;
 pub mod rm;

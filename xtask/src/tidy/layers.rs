@@ -21,6 +21,7 @@ const LEVELS: &[(&str, u8)] = &[
     ("weft-store-io", 2),
     ("weft-client", 3),
     ("weft-mount-core", 3),
+    ("weft-mpi", 3),
     ("weft-node", 3),
     ("weft", 4),
     ("weft-fuse", 4),
