@@ -34,21 +34,38 @@ pub fn is_installed(program: &str) -> bool {
     is_there
 }
 
-/// A file system of two nodes that `weft up` has started, for one test. It ends with this.
+/// A file system that `weft up` has started, for one test. It ends with this.
 pub struct Up {
     directory: PathBuf,
     name: String,
 }
 
 impl Up {
-    /// `test` tells those of different tests apart.
+    /// One of two nodes. `test` tells those of different tests apart.
     pub fn start(name: &str, test: &str) -> Self {
+        Self::of_nodes(name, test, 2, "")
+    }
+
+    /// One of so many nodes, whose stores have the size that `size` says (`:1GiB`; empty: as the disk has room).
+    pub fn of_nodes(name: &str, test: &str, nodes: u32, size: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("{name}-{test}-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("store")).expect("made");
         let started = Self { directory, name: name.to_owned() };
-        let store = started.directory.join("store");
-        run(started.command(&binaries().join("weft")).args(["up", name, "--nodes", "2", "--store"]).arg(store));
+        let store = format!("{}{size}", started.directory.join("store").display());
+        let nodes = nodes.to_string();
+        run(started.command(&binaries().join("weft")).args(["up", name, "--nodes", &nodes, "--store", &store]));
         started
+    }
+
+    /// A folder of this file system's own on this machine.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Runs `weft` with these words, which has to succeed. Returns what it answers.
+    pub fn weft(&self, words: &[&str]) -> String {
+        let told = run(self.command(&binaries().join("weft")).args(words));
+        String::from_utf8_lossy(&told.stdout).into_owned()
     }
 
     /// A command that finds the file system.

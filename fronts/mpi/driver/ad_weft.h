@@ -60,6 +60,7 @@ int ad_weft_connect_error(const char *where, const char *name, int error, const 
 struct ad_weft_name {
     char file_system[256]; /* empty: the only one that runs */
     char path[PATH_MAX];
+    int is_read_only;      /* below a mount that is */
 };
 
 /* Takes a name without the prefix `weft:` apart. Returns 0, or -errno. */

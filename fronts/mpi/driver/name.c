@@ -37,6 +37,7 @@ int ad_weft_parse(const char *name, struct ad_weft_name *parsed)
     if (strncasecmp(name, "weft:", 5) == 0)
         name += 5;
     size_t length = file_system_length(name);
+    parsed->is_read_only = 0;
     int error = copy(parsed->file_system, sizeof parsed->file_system, name, length);
     if (error < 0)
         return error;
@@ -82,9 +83,9 @@ static const char *below(const char *path, const char *directory)
     return path + length;
 }
 
-/* A line of /proc/self/mountinfo, of which these fields are looked at: ID PARENT DEVICE ROOT POINT ... - TYPE SOURCE */
+/* A line of /proc/self/mountinfo: ID PARENT DEVICE ROOT POINT OPTIONS ... - TYPE SOURCE SUPER-OPTIONS */
 struct mount {
-    char *root, *point, *type, *source;
+    char *root, *point, *options, *type, *source, *super_options;
 };
 
 static int parse_mount(char *line, struct mount *mount)
@@ -96,17 +97,25 @@ static int parse_mount(char *line, struct mount *mount)
             mount->root = field;
         else if (index == 4)
             mount->point = field;
+        else if (index == 5)
+            mount->options = field;
         else if (index > 5 && strcmp(field, "-") == 0)
             break;
     }
     mount->type = strsep(&rest, " \n");
     mount->source = strsep(&rest, " \n");
-    if (mount->point == NULL || mount->source == NULL)
+    mount->super_options = strsep(&rest, " \n");
+    if (mount->options == NULL || mount->super_options == NULL)
         return 0;
     unescape(mount->root);
     unescape(mount->point);
     unescape(mount->source);
     return 1;
+}
+
+static int is_read_only(const char *options)
+{
+    return strcmp(options, "ro") == 0 || strncmp(options, "ro,", 3) == 0;
 }
 
 /* Finds the mount that an absolute path without symbolic links is on: the longest mount point above it, of several the
@@ -125,6 +134,7 @@ static int find(FILE *list, const char *path, struct ad_weft_name *found)
         result = -ENOENT;
         if (strcmp(mount.type, MOUNT_TYPE) != 0 || strncmp(mount.source, MOUNT_SOURCE, strlen(MOUNT_SOURCE)) != 0)
             continue;
+        found->is_read_only = is_read_only(mount.options) || is_read_only(mount.super_options);
         const char *name = mount.source + strlen(MOUNT_SOURCE), *root = strcmp(mount.root, "/") == 0 ? "" : mount.root;
         int length = snprintf(found->path, sizeof found->path, "%s%s", root, *rest != '\0' || *root != '\0' ? rest : "/");
         result = length < (int)sizeof found->path

@@ -116,6 +116,8 @@ static void open_first(ADIO_File fd, int access_mode, int processes, struct anno
 {
     struct ad_weft_connection *connection;
     int error = parse(fd, &told->name);
+    if (error == 0 && told->name.is_read_only && !(access_mode & ADIO_RDONLY))
+        error = -EROFS;
     if (error < 0) {
         fail(told, error, 0);
         return;
@@ -242,6 +244,8 @@ static int delete(const char *text, int parse_error, const struct ad_weft_name *
     struct ad_weft_connection *connection;
     if (parse_error < 0)
         return ad_weft_error("ad_weft_delete", text, parse_error, strerror(-parse_error));
+    if (name->is_read_only)
+        return ad_weft_error("ad_weft_delete", text, -EROFS, NULL);
     int error = ad_weft_connect(name, &connection);
     if (error < 0)
         return ad_weft_connect_error("ad_weft_delete", text, error, NULL);

@@ -1,0 +1,230 @@
+//! MPI programs on files of Weft: compiled by mpich's compilers, they know nothing of it, and run as 4 processes on 4 nodes
+//! of this machine.
+//!
+//! `programs/` is a suite in C, a part for each kind of promise; `faults/` are programs that go wrong. The driver is built
+//! by `scripts/mpi-driver.sh` first, of what `cargo build --workspace` has built. Where mpich's headers are missing, or
+//! the sources of ROMIO cannot be fetched, the tests are skipped, and say so.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use weft_tests::command::{Up, binaries, is_installed, run};
+
+/// Name of the file system of a test.
+const NAME: &str = "mpi";
+/// Processes that wait for one another look all the time: several programs at once would take each other's processors.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folder of the driver and of the programs; `None`, and why, if there can be none.
+fn built() -> Option<&'static Path> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    BUILT.get_or_init(build).as_deref()
+}
+
+fn build() -> Option<PathBuf> {
+    if !is_installed("mpicc.mpich") || !is_installed("mpiexec.hydra") {
+        return None;
+    }
+    let place = binaries().join("mpi");
+    let mut script = Command::new(package().join("../../scripts/mpi-driver.sh"));
+    script.arg(binaries()).arg(&place).arg(binaries().join("../mpi/romio"));
+    let told = script.env("WEFT_NO_INSTALL", "1").env("CFLAGS", "-Werror").output().expect("bash runs");
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    if !told.status.success() && text.contains("apt-get source failed") {
+        eprintln!("skip: the sources of mpich are not here: {text}");
+        return None;
+    }
+    assert!(told.status.success(), "{text}");
+    Some(place)
+}
+
+/// Compiles a program.
+fn program(name: &str, compiler: &str, sources: &[PathBuf]) -> PathBuf {
+    let output = built().expect("it is built").join(name);
+    let mut command = Command::new(compiler);
+    if compiler.starts_with("mpicc") {
+        command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]);
+    }
+    run(command.arg("-o").arg(&output).args(sources));
+    output
+}
+
+fn suite() -> PathBuf {
+    let folder = package().join("tests/programs");
+    let sources = ["main.c", "views.c", "model.c", "modes.c", "locks.c"].map(|file| folder.join(file));
+    program("suite", "mpicc.mpich", &sources)
+}
+
+fn faults() -> PathBuf {
+    program("faults", "mpicc.mpich", &[package().join("tests/faults/faults.c")])
+}
+
+/// A file system of four nodes, and the turn to use this machine.
+struct Ground {
+    up: Up,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Ground {
+    /// `None`: MPI programs cannot be run.
+    fn new(test: &str) -> Option<Self> {
+        Self::of_size(test, "")
+    }
+
+    fn of_size(test: &str, size: &str) -> Option<Self> {
+        built()?;
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Self { up: Up::of_nodes(NAME, test, 4, size), _turn: turn })
+    }
+
+    /// `weft mpiexec`, of so many processes.
+    fn mpiexec(&self, processes: u32, program: &Path, words: &[&str]) -> Command {
+        let mut command = self.up.command(&binaries().join("weft"));
+        command.arg("mpiexec").arg("--driver").arg(built().expect("it is built").join("libweft-romio.so"));
+        command.args(["-n", &processes.to_string()]).arg(program).args(words);
+        command.current_dir(self.up.directory());
+        command
+    }
+
+    /// Calls that the shards have served.
+    fn calls(&self) -> u64 {
+        let told = self.up.weft(&["status", "--json", NAME]);
+        let counts = told.lines().filter_map(|line| line.trim().strip_prefix("\"calls\": "));
+        counts.map(|count| count.trim_end_matches(',').parse::<u64>().expect("a count")).sum()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a program that has to print this.
+fn expect(command: &mut Command, expected: &str) -> Output {
+    let told = run(command);
+    assert!(text(&told.stdout).contains(expected), "{command:?}: {}{}", text(&told.stdout), text(&told.stderr));
+    told
+}
+
+#[test]
+fn programs_in_c_get_what_mpi_promises() {
+    let Some(ground) = Ground::new("suite") else { return };
+    let suite = suite();
+    expect(&mut ground.mpiexec(4, &suite, &["weft:/"]), "passed-on holds");
+    // No file of a shared pointer, nor another one of the driver's, stays.
+    let names = ground.up.weft(&["ls", "-a", &format!("{NAME}:/")]);
+    assert!(names.contains("interleaved-alone") && !names.contains("shfp"), "{names}");
+    // What a hint has said is the layout that others see.
+    let layout = ground.up.weft(&["layout", &format!("{NAME}:/striped")]);
+    assert!(layout.contains("128 KiB") && layout.contains('3'), "{layout}");
+    // The same over sockets, as between machines, where it differs.
+    let words = ["weft:mpi:/", "interleaved", "requests", "shared", "made-by-one"];
+    expect(ground.mpiexec(3, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");
+}
+
+#[test]
+fn one_process_opens_for_all() {
+    let Some(ground) = Ground::new("group") else { return };
+    let suite = suite();
+    let count = |processes| {
+        let before = ground.calls();
+        expect(&mut ground.mpiexec(processes, &suite, &["weft:/", "reopened"]), "reopened holds");
+        ground.calls() - before
+    };
+    count(4); // makes it
+    let (one, four) = (count(1), count(4));
+    // 20 rounds. Processes that open would cost two calls each and round, an open and a close: 120 more.
+    eprintln!("calls of metadata for 20 opens: {one} by one process, {four} by four");
+    assert!(four < one + 100, "{one} {four}");
+}
+
+#[test]
+fn programs_in_fortran_work() {
+    let Some(ground) = Ground::new("fortran") else { return };
+    if !is_installed("mpifort.mpich") {
+        return;
+    }
+    let records = program("records", "mpifort.mpich", &[package().join("tests/records.f90")]);
+    expect(&mut ground.mpiexec(4, &records, &["weft:/records"]), "records hold");
+}
+
+#[test]
+fn names_lead_to_file_systems_mounts_and_this_machine() {
+    let Some(ground) = Ground::new("names") else { return };
+    let grid = program("grid", "mpicc.mpich", &[package().join("../../examples/mpi/grid.c")]);
+    let here = ground.up.directory().join("grid-here");
+    let told = "4 processes, 300 x 300 numbers: all there";
+    for name in ["weft:/grid", "weft:mpi:/grid-too", &here.display().to_string()] {
+        expect(&mut ground.mpiexec(4, &grid, &[name, "300"]), told);
+    }
+    let bytes = std::fs::read(&here).expect("it is a file of this machine");
+    assert_eq!(bytes.len(), 300 * 300 * 8);
+    for name in ["grid", "grid-too"] {
+        let read = run(ground.up.command(&binaries().join("weft")).args(["cat", &format!("{NAME}:/{name}")]));
+        assert!(read.stdout == bytes, "{name}");
+    }
+    let lost = ground.mpiexec(2, &grid, &["weft:nothing-of-this-name:/x", "300"]).output().expect("it runs");
+    assert!(!lost.status.success() && text(&lost.stderr).contains("nothing-of-this-name"), "{}", text(&lost.stderr));
+    below_a_mount(&ground, &grid, told, &bytes);
+}
+
+/// Paths below a mount go to the file system, not through the kernel; one with a colon, too.
+fn below_a_mount(ground: &Ground, grid: &Path, told: &str, bytes: &[u8]) {
+    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        eprintln!("skip: mounts: /dev/fuse: {error}");
+        return;
+    }
+    let mount = ground.up.directory().join("mount");
+    std::fs::create_dir(&mount).expect("made");
+    ground.up.weft(&["mount", NAME, &mount.display().to_string()]);
+    ground.up.weft(&["mkdir", &format!("{NAME}:/below")]);
+    std::os::unix::fs::symlink(mount.join("below"), ground.up.directory().join("link")).expect("made");
+    for name in ["mount/below/grid", "mount/./below/12:30", "link/linked"] {
+        expect(ground.mpiexec(4, grid, &[name, "300"]).env("ROMIO_PRINT_HINTS", "1"), "romio_filesystem_type");
+        let by_driver = expect(ground.mpiexec(4, grid, &[name, "300"]).env("ROMIO_PRINT_HINTS", "1"), told);
+        assert!(text(&by_driver.stdout).contains("value = weft"), "{name}: {}", text(&by_driver.stdout));
+        let read = std::fs::read(mount.join("below").join(Path::new(name).file_name().expect("a name")));
+        assert!(read.expect("the mount has it") == bytes, "{name}");
+    }
+    ground.up.weft(&["umount", &mount.display().to_string()]);
+    ground.up.weft(&["mount", NAME, &mount.display().to_string(), "-o", "ro"]);
+    expect(&mut ground.mpiexec(4, &faults(), &["mount/below/grid", "refused"]), "as expected");
+    ground.up.weft(&["umount", &mount.display().to_string()]);
+}
+
+#[test]
+fn faults_are_told_and_leave_nothing_behind() {
+    let Some(ground) = Ground::new("faults") else { return };
+    let faults = faults();
+    let killed = ground.mpiexec(4, &faults, &["weft:/killed", "killed"]).output().expect("it runs");
+    assert!(!killed.status.success() && killed.status.signal().is_none(), "{killed:?}");
+    // What the others wrote is there, and the file can be used.
+    let names = ground.up.weft(&["ls", &format!("{NAME}:/")]);
+    assert!(names.contains("killed"), "{names}");
+    expect(&mut ground.mpiexec(4, &suite(), &["weft:/", "made-by-one"]), "made-by-one holds");
+}
+
+#[test]
+fn a_full_store_is_no_space_to_each_process() {
+    let Some(ground) = Ground::of_size("full", ":64MiB") else { return };
+    expect(&mut ground.mpiexec(4, &faults(), &["weft:/full", "full"]), "as expected");
+}
+
+#[test]
+fn mpiexec_passes_the_exit_code_on_and_says_what_is_missing() {
+    let Some(ground) = Ground::new("mpiexec") else { return };
+    let code = ground.mpiexec(2, Path::new("/bin/sh"), &["-c", "exit 7"]).status().expect("it runs").code();
+    assert_eq!(code, Some(7));
+    let fails = |words: &[&str], expected: &str| {
+        let told = ground.up.command(&binaries().join("weft")).arg("mpiexec").args(words).output().expect("it runs");
+        let told = (told.status.code(), text(&told.stderr));
+        assert!(told.0 == Some(2) && told.1.contains(expected) && told.1.contains("remedy:"), "{told:?}");
+    };
+    fails(&["--driver", "/nothing-of-this-name", "-n", "1", "true"], "/nothing-of-this-name: no such file");
+    let driver = built().expect("it is built").join("libweft-romio.so").display().to_string();
+    fails(&["--driver", &driver, "--launcher", "nothing-of-this-name", "true"], "nothing-of-this-name: cannot be run");
+}
