@@ -79,8 +79,8 @@ test-mpi: mpi build ## ROMIO's own test programs over Weft, 4 processes on 4 nod
 	scripts/mpi-romio-tests.sh $(BINARIES)/release $(BINARIES)/mpi $(BINARIES)/mpi/romio
 
 # Tests that mount need fusermount3 or root, those of RDMA libucp, those of the Python package venv, those of MPI-IO mpich
-# with its headers. What is missing is
-# installed where that can be done, else those tests say why they are skipped.
+# and the sources that Debian has of it. What is missing is installed where that can be done, else those tests say why they
+# are skipped.
 test-tools:
 	@missing=; command -v fusermount3 >/dev/null || missing="fuse3"; \
 	ldconfig -p 2>/dev/null | grep -q libucp.so.0 || missing="$$missing libucx0"; \

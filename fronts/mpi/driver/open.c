@@ -28,8 +28,10 @@ struct announcement {
     struct ad_weft_layout layout;
     ADIO_Offset size;      /* of MPI_MODE_APPEND */
     int handle_bytes;      /* 0: there is none */
-    unsigned char handle[512];
 };
+
+/* Longest handle that is told: of a file on a thousand nodes. */
+#define HANDLE_BYTES_MAX (64 << 10)
 
 static int is_mounted_name(ADIO_File fd)
 {
@@ -105,14 +107,14 @@ static void fail(struct announcement *told, int error, int is_connect)
 }
 
 /* Bytes that open the file for others. A file that cannot be exported is opened by each process. */
-static void export(struct announcement *told, weft_file_t file)
+static void export(struct announcement *told, weft_file_t file, void *handle)
 {
-    ssize_t bytes = weft_export(file, told->handle, sizeof told->handle);
+    ssize_t bytes = weft_export(file, handle, HANDLE_BYTES_MAX);
     told->handle_bytes = bytes > 0 ? (int)bytes : 0;
 }
 
-/* The opener's part: opens the file and says how. */
-static void open_first(ADIO_File fd, int access_mode, int processes, struct announcement *told)
+/* The opener's part: opens the file and says how. `handle` has room for one; NULL: there are no others. */
+static void open_first(ADIO_File fd, int access_mode, struct announcement *told, void *handle)
 {
     struct ad_weft_connection *connection;
     int error = parse(fd, &told->name);
@@ -130,16 +132,18 @@ static void open_first(ADIO_File fd, int access_mode, int processes, struct anno
         fail(told, error, 0);
         return;
     }
-    if (processes > 1)
-        export(told, ad_weft_file(fd)->file);
-    if (access_mode & ADIO_APPEND)
-        told->size = ad_weft_size(fd);
+    /* While what the open has told may be believed: nobody caches a file that is exported. */
     if (!is_shared_pointer(&told->name))
         told->layout = ad_weft_layout(connection->fs, told->name.path);
+    if (access_mode & ADIO_APPEND)
+        told->size = ad_weft_size(fd);
+    if (handle != NULL)
+        export(told, ad_weft_file(fd)->file, handle);
 }
 
 /* The others' part: imports what the opener has, or opens it too. */
-static int open_next(ADIO_File fd, int access_mode, const struct announcement *told, int *is_connect)
+static int open_next(ADIO_File fd, int access_mode, const struct announcement *told, const void *handle,
+                     int *is_connect)
 {
     struct ad_weft_connection *connection;
     char rdma[AD_WEFT_WORDS];
@@ -150,7 +154,7 @@ static int open_next(ADIO_File fd, int access_mode, const struct announcement *t
         return error;
     ad_weft_rdma_words(fd, rdma);
     if (told->handle_bytes == 0 ||
-        weft_import(connection->fs, told->handle, (size_t)told->handle_bytes, rdma, &file) < 0)
+        weft_import(connection->fs, handle, (size_t)told->handle_bytes, rdma, &file) < 0)
         return open_alone(fd, connection, &told->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL));
     struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
     open->connection = connection;
@@ -187,27 +191,38 @@ static void finish(ADIO_File fd, int access_mode, const struct announcement *tol
     fd->dirty_write = 0;
 }
 
+/* Opens at the opener, and tells the others. */
+static void announce(ADIO_File fd, int is_opener, int opener, int access_mode, struct announcement *told, void *handle)
+{
+    if (is_opener)
+        open_first(fd, access_mode, told, handle);
+    MPI_Bcast(told, (int)sizeof *told, MPI_BYTE, opener, fd->comm);
+    if (told->handle_bytes > 0)
+        MPI_Bcast(handle, told->handle_bytes, MPI_BYTE, opener, fd->comm);
+}
+
 void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
 {
     int opener = fd->hints->ranklist[0], processes, is_connect = 0;
-    struct announcement *told = ADIOI_Calloc(1, sizeof *told);
     MPI_Comm_size(fd->comm, &processes);
+    struct announcement *told = ADIOI_Calloc(1, sizeof *told);
+    void *handle = processes > 1 ? ADIOI_Malloc(HANDLE_BYTES_MAX) : NULL;
     fd->fd_sys = -1;
     fd->fd_direct = -1;
     fd->access_mode = access_mode;
-    if (rank == opener)
-        open_first(fd, access_mode, processes, told);
-    MPI_Bcast(told, (int)sizeof *told, MPI_BYTE, opener, fd->comm);
+    announce(fd, rank == opener, opener, access_mode, told, handle);
     *error_code = MPI_SUCCESS;
     if (told->error < 0) {
         *error_code = code(fd->filename, told->error, told->is_connect, told->text);
     } else if (rank != opener) {
-        int error = open_next(fd, access_mode, told, &is_connect);
+        int error = open_next(fd, access_mode, told, handle, &is_connect);
         if (error < 0)
             *error_code = code(fd->filename, error, is_connect, NULL);
     }
     if (*error_code == MPI_SUCCESS)
         finish(fd, access_mode, told);
+    if (handle != NULL)
+        ADIOI_Free(handle);
     ADIOI_Free(told);
 }
 
@@ -218,7 +233,7 @@ void ad_weft_open(ADIO_File fd, int *error_code)
     struct announcement *told = ADIOI_Calloc(1, sizeof *told);
     fd->fd_sys = -1;
     fd->fd_direct = -1;
-    open_first(fd, fd->access_mode, 1, told);
+    open_first(fd, fd->access_mode, told, NULL);
     *error_code = told->error < 0 ? code(fd->filename, told->error, told->is_connect, told->text) : MPI_SUCCESS;
     if (told->error == 0)
         finish(fd, fd->access_mode, told);
