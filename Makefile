@@ -87,6 +87,7 @@ test-tools:
 	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
 	command -v mpicc.mpich >/dev/null || missing="$$missing mpich libmpich-dev"; \
 	command -v dpkg-source >/dev/null || missing="$$missing dpkg-dev"; \
+	pkg-config --exists hdf5-mpich 2>/dev/null || missing="$$missing pkg-config libhdf5-mpich-dev"; \
 	if [ -n "$$missing" ]; then \
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	        apt-get update -q && apt-get install -y -q --no-install-recommends $$missing \

@@ -1,7 +1,7 @@
-//! MPI programs on files of Weft: compiled by mpich's compilers, they know nothing of it, and run as 4 processes on 4 nodes
-//! of this machine.
+//! MPI programs on files of Weft: compiled by mpich's compilers, they know nothing of it, and run as 4 processes on 4
+//! nodes of this machine.
 //!
-//! `programs/` is a suite in C, a part for each kind of promise; `faults/` are programs that go wrong. The driver is built
+//! `programs/` is a suite in C, a part for each kind of promise; `alone/` are programs of their own. The driver is built
 //! by `scripts/mpi-driver.sh` first, of what `cargo build --workspace` has built. Where mpich's headers are missing, or
 //! the sources of ROMIO cannot be fetched, the tests are skipped, and say so.
 
@@ -43,25 +43,29 @@ fn build() -> Option<PathBuf> {
     Some(place)
 }
 
+/// A compiler of C that makes a program.
+fn compiler(output: &Path, sources: &[PathBuf]) -> Command {
+    let mut command = Command::new("mpicc.mpich");
+    command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"]).arg(output).args(sources);
+    command
+}
+
 /// Compiles a program.
-fn program(name: &str, compiler: &str, sources: &[PathBuf]) -> PathBuf {
+fn program(name: &str, sources: &[PathBuf]) -> PathBuf {
     let output = built().expect("it is built").join(name);
-    let mut command = Command::new(compiler);
-    if compiler.starts_with("mpicc") {
-        command.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"]);
-    }
-    run(command.arg("-o").arg(&output).args(sources));
+    run(&mut compiler(&output, sources));
     output
+}
+
+/// Compiles one of the programs of their own.
+fn alone(name: &str) -> PathBuf {
+    program(name, &[package().join("tests/alone").join(name).with_extension("c")])
 }
 
 fn suite() -> PathBuf {
     let folder = package().join("tests/programs");
     let sources = ["main.c", "views.c", "model.c", "modes.c", "locks.c"].map(|file| folder.join(file));
-    program("suite", "mpicc.mpich", &sources)
-}
-
-fn faults() -> PathBuf {
-    program("faults", "mpicc.mpich", &[package().join("tests/faults/faults.c")])
+    program("suite", &sources)
 }
 
 /// A file system of four nodes, and the turn to use this machine.
@@ -149,14 +153,36 @@ fn programs_in_fortran_work() {
     if !is_installed("mpifort.mpich") {
         return;
     }
-    let records = program("records", "mpifort.mpich", &[package().join("tests/records.f90")]);
+    let records = built().expect("it is built").join("records");
+    run(Command::new("mpifort.mpich").arg("-o").arg(&records).arg(package().join("tests/alone/records.f90")));
     expect(&mut ground.mpiexec(4, &records, &["weft:/records"]), "records hold");
+}
+
+#[test]
+fn threads_call_at_once() {
+    let Some(ground) = Ground::new("threads") else { return };
+    expect(&mut ground.mpiexec(2, &alone("threads"), &["weft:/"]), "threads hold");
+}
+
+/// HDF5 knows nothing of Weft either.
+#[test]
+fn hdf5_writes_and_reads_one_data_set() {
+    let Some(ground) = Ground::new("hdf5") else { return };
+    let told = Command::new("pkg-config").args(["--cflags", "--libs", "hdf5-mpich"]).output();
+    let Some(flags) = told.ok().filter(|told| told.status.success()) else {
+        eprintln!("skip: parallel HDF5 for mpich (libhdf5-mpich-dev) or pkg-config is not installed");
+        return;
+    };
+    let program = built().expect("it is built").join("hdf5");
+    let source = package().join("tests/alone/hdf5.c");
+    run(compiler(&program, &[source]).args(text(&flags.stdout).split_whitespace()));
+    expect(&mut ground.mpiexec(4, &program, &["weft:/grid.h5"]), "hdf5 holds");
 }
 
 #[test]
 fn names_lead_to_file_systems_mounts_and_this_machine() {
     let Some(ground) = Ground::new("names") else { return };
-    let grid = program("grid", "mpicc.mpich", &[package().join("../../examples/mpi/grid.c")]);
+    let grid = program("grid", &[package().join("../../examples/mpi/grid.c")]);
     let here = ground.up.directory().join("grid-here");
     let told = "4 processes, 300 x 300 numbers: all there";
     for name in ["weft:/grid", "weft:mpi:/grid-too", &here.display().to_string()] {
@@ -193,14 +219,14 @@ fn below_a_mount(ground: &Ground, grid: &Path, told: &str, bytes: &[u8]) {
     }
     ground.up.weft(&["umount", &mount.display().to_string()]);
     ground.up.weft(&["mount", NAME, &mount.display().to_string(), "-o", "ro"]);
-    expect(&mut ground.mpiexec(4, &faults(), &["mount/below/grid", "refused"]), "as expected");
+    expect(&mut ground.mpiexec(4, &alone("faults"), &["mount/below/grid", "refused"]), "as expected");
     ground.up.weft(&["umount", &mount.display().to_string()]);
 }
 
 #[test]
 fn faults_are_told_and_leave_nothing_behind() {
     let Some(ground) = Ground::new("faults") else { return };
-    let faults = faults();
+    let faults = alone("faults");
     let killed = ground.mpiexec(4, &faults, &["weft:/killed", "killed"]).output().expect("it runs");
     assert!(!killed.status.success() && killed.status.signal().is_none(), "{killed:?}");
     // What the others wrote is there, and the file can be used.
@@ -212,7 +238,7 @@ fn faults_are_told_and_leave_nothing_behind() {
 #[test]
 fn a_full_store_is_no_space_to_each_process() {
     let Some(ground) = Ground::of_size("full", ":64MiB") else { return };
-    expect(&mut ground.mpiexec(4, &faults(), &["weft:/full", "full"]), "as expected");
+    expect(&mut ground.mpiexec(4, &alone("faults"), &["weft:/full", "full"]), "as expected");
 }
 
 #[test]
