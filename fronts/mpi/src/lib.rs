@@ -2,8 +2,8 @@
 //!
 //! The driver is C, in `driver/`: a table of functions for ROMIO, the MPI-IO of mpich, over the C library (`weft.h`).
 //! `romio/` has what ROMIO needs of libmpich when it is built beside it. `scripts/mpi-driver.sh` builds one shared
-//! library of all of them; its functions `MPI_File_*` take the place of those of libmpich, in programs that know nothing
-//! of it. Tests in `tests/` run such programs.
+//! library of all of them; its functions `MPI_File_*` take the place of those of libmpich, in programs that know
+//! nothing of it. Tests in `tests/` run such programs.
 //!
 //! Here: where that library is ([`find_driver`]), which launcher starts programs ([`Launcher`]), and with which words
 //! the library gets into their processes, but not into the launcher's own ([`Launcher::command`]).

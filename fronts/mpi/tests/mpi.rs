@@ -1,9 +1,9 @@
 //! MPI programs on files of Weft: compiled by mpich's compilers, they know nothing of it, and run as 4 processes on 4
 //! nodes of this machine.
 //!
-//! `programs/` is a suite in C, a part for each kind of promise; `alone/` are programs of their own. The driver is built
-//! by `scripts/mpi-driver.sh` first, of what `cargo build --workspace` has built. Where mpich's headers are missing, or
-//! the sources of ROMIO cannot be fetched, the tests are skipped, and say so.
+//! `programs/` is a suite in C, a part for each kind of promise; `alone/` are programs of their own. The driver is
+//! built by `scripts/mpi-driver.sh` first, of what `cargo build --workspace` has built. Where mpich's headers are
+//! missing, or the sources of ROMIO cannot be fetched, the tests are skipped, and say so.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -177,6 +177,19 @@ fn hdf5_writes_and_reads_one_data_set() {
     let source = package().join("tests/alone/hdf5.c");
     run(compiler(&program, &[source]).args(text(&flags.stdout).split_whitespace()));
     expect(&mut ground.mpiexec(4, &program, &["weft:/grid.h5"]), "hdf5 holds");
+}
+
+#[test]
+fn python_programs_with_mpi4py_work() {
+    let Some(ground) = Ground::new("python") else { return };
+    let probe = "from mpi4py import MPI; assert 'MPICH' in MPI.Get_library_version()";
+    let is_there = Command::new("python3").args(["-c", probe]).output().is_ok_and(|told| told.status.success());
+    if !is_there {
+        eprintln!("skip: python3 has no mpi4py that was built for mpich");
+        return;
+    }
+    let vector = package().join("../../examples/mpi/vector.py").display().to_string();
+    expect(&mut ground.mpiexec(4, Path::new("python3"), &[&vector, "weft:/vector"]), "4000 numbers: all there");
 }
 
 #[test]
