@@ -1,8 +1,8 @@
 /* Open, close, delete.
  *
- * A collective open is one open at the metadata server, whatever the size of the communicator: the opener (ROMIO's first
- * aggregator) opens the file, exports its handle and broadcasts an announcement; the others import the handle. Nobody
- * caches the file meanwhile, so writes are seen by all processes as soon as they return. What differs:
+ * A collective open is one open at the metadata server, whatever the size of the communicator: process 0, the
+ * opener, opens the file, exports its handle and broadcasts an announcement; the others import the handle. Nobody caches
+ * the file meanwhile, so writes are seen by all processes as soon as they return. What differs:
  *
  *     the opener cannot open      all fail with its error
  *     the opener cannot export    each opens the file itself
@@ -18,6 +18,9 @@
 #include <sys/stat.h>
 
 extern struct ADIOI_Fns_struct ADIO_WEFT_operations, ADIO_WEFT_MOUNT_operations;
+
+/* Process of the communicator that opens: the one that has looked whether the name is below a mount (name.c). */
+#define OPENER 0
 
 /* What the opener tells the others. */
 struct announcement {
@@ -192,29 +195,29 @@ static void finish(ADIO_File fd, int access_mode, const struct announcement *tol
 }
 
 /* Opens at the opener, and tells the others. */
-static void announce(ADIO_File fd, int is_opener, int opener, int access_mode, struct announcement *told, void *handle)
+static void announce(ADIO_File fd, int rank, int access_mode, struct announcement *told, void *handle)
 {
-    if (is_opener)
+    if (rank == OPENER)
         open_first(fd, access_mode, told, handle);
-    MPI_Bcast(told, (int)sizeof *told, MPI_BYTE, opener, fd->comm);
+    MPI_Bcast(told, (int)sizeof *told, MPI_BYTE, OPENER, fd->comm);
     if (told->handle_bytes > 0)
-        MPI_Bcast(handle, told->handle_bytes, MPI_BYTE, opener, fd->comm);
+        MPI_Bcast(handle, told->handle_bytes, MPI_BYTE, OPENER, fd->comm);
 }
 
 void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
 {
-    int opener = fd->hints->ranklist[0], processes, is_connect = 0;
+    int processes, is_connect = 0;
     MPI_Comm_size(fd->comm, &processes);
     struct announcement *told = ADIOI_Calloc(1, sizeof *told);
     void *handle = processes > 1 ? ADIOI_Malloc(HANDLE_BYTES_MAX) : NULL;
     fd->fd_sys = -1;
     fd->fd_direct = -1;
     fd->access_mode = access_mode;
-    announce(fd, rank == opener, opener, access_mode, told, handle);
+    announce(fd, rank, access_mode, told, handle);
     *error_code = MPI_SUCCESS;
     if (told->error < 0) {
         *error_code = code(fd->filename, told->error, told->is_connect, told->text);
-    } else if (rank != opener) {
+    } else if (rank != OPENER) {
         int error = open_next(fd, access_mode, told, handle, &is_connect);
         if (error < 0)
             *error_code = code(fd->filename, error, is_connect, NULL);

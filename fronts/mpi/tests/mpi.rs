@@ -248,6 +248,21 @@ fn faults_are_told_and_leave_nothing_behind() {
     expect(&mut ground.mpiexec(4, &suite(), &["weft:/", "made-by-one"]), "made-by-one holds");
 }
 
+/// Processes with different keys cannot import each other's handles: each opens the file as its user may.
+#[test]
+fn a_process_of_another_user_opens_the_file_itself() {
+    let Some(ground) = Ground::new("users") else { return };
+    let key = ground.up.directory().join("ann.key").display().to_string();
+    ground.up.weft(&["user", "add", "ann", NAME, "--uid", "4242", "--gid", "4242", "--output", &key]);
+    let of_ann_and_others = |program: &Path, words: &[&str]| {
+        let mut command = ground.mpiexec(1, Path::new("-env"), &["WEFT_KEY", &key]);
+        command.arg(program).args(words).args([":", "-n", "3"]).arg(program).args(words);
+        command
+    };
+    expect(&mut of_ann_and_others(&suite(), &["weft:mpi:/", "made-by-one"]), "made-by-one holds");
+    expect(&mut of_ann_and_others(&alone("faults"), &["weft:mpi:/made-by-one", "denied"]), "as expected");
+}
+
 #[test]
 fn a_full_store_is_no_space_to_each_process() {
     let Some(ground) = Ground::of_size("full", ":64MiB") else { return };

@@ -1,7 +1,8 @@
 /* Programs that go wrong: faults FILE WHAT
  *     killed    process 1 dies between its write and its close
  *     full      all write until there is no space
- *     refused   the file is below a read-only mount */
+ *     refused   the file is below a read-only mount
+ *     denied    process 0 has a key of a user who may read the file only */
 #include "../programs/suite.h"
 #include <signal.h>
 #include <unistd.h>
@@ -19,6 +20,18 @@ static int class_of(int code)
 static int opened(const char *name, int mode, MPI_File *file)
 {
     return class_of(MPI_File_open(MPI_COMM_WORLD, name, mode, MPI_INFO_NULL, file));
+}
+
+/* A file that can be opened for reading only. */
+static void read_only(const char *name, int class)
+{
+    MPI_File file;
+    char bytes[2];
+    CHECK(opened(name, MPI_MODE_RDWR, &file) == class);
+    CHECK(opened(name, MPI_MODE_CREATE | MPI_MODE_WRONLY, &file) == class);
+    CHECK(opened(name, MPI_MODE_RDONLY, &file) == MPI_SUCCESS);
+    CHECK(MPI_File_read_at_all(file, 0, bytes, sizeof bytes, MPI_BYTE, MPI_STATUS_IGNORE) == MPI_SUCCESS);
+    MPI_File_close(&file);
 }
 
 static void killed(MPI_File file)
@@ -53,11 +66,10 @@ int main(int count, char **words)
     MPI_Comm_size(MPI_COMM_WORLD, &processes);
     CHECK(count == 3);
     if (strcmp(words[2], "refused") == 0) {
-        CHECK(opened(words[1], MPI_MODE_RDWR, &file) == MPI_ERR_READ_ONLY);
-        CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_WRONLY, &file) == MPI_ERR_READ_ONLY);
         CHECK(class_of(MPI_File_delete(words[1], MPI_INFO_NULL)) == MPI_ERR_READ_ONLY);
-        CHECK(opened(words[1], MPI_MODE_RDONLY, &file) == MPI_SUCCESS);
-        MPI_File_close(&file);
+        read_only(words[1], MPI_ERR_READ_ONLY);
+    } else if (strcmp(words[2], "denied") == 0) {
+        read_only(words[1], MPI_ERR_ACCESS);
     } else {
         CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_WRONLY, &file) == MPI_SUCCESS);
         strcmp(words[2], "full") == 0 ? full(file) : killed(file);
