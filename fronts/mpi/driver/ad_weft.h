@@ -1,21 +1,21 @@
-/* ad_weft.h - shared by the files of the ROMIO driver.
+/* ad_weft.h - internal header of the ROMIO driver.
  *
- * ROMIO calls a file system through a table of functions (`struct ADIOI_Fns_struct` of its adio.h). The driver is such a
- * table over the C library (weft.h) and nothing else of Weft. Each process connects once per file system; a file is
- * opened by one process of its communicator and imported by the others (open.c).
+ * ROMIO calls a file system through a table of functions (`struct ADIOI_Fns_struct` of its adio.h). The driver
+ * implements this table over the C library (weft.h) and uses nothing else of Weft. Each process connects once per file
+ * system. Rank 0 of a communicator opens a file, the other ranks import its handle (open.c).
  *
- *     table.c        the tables, and what the driver says it can do
+ *     table.c        function tables and supported features
  *     name.c         file names: weft:/path, weft:NAME:/path, paths below a mount
- *     connection.c   file systems that this process is connected to
+ *     connection.c   connections of this process, one per file system
  *     open.c         open, close, delete
- *     hints.c        hints of MPI_Info
- *     pattern.c      memory and file types as lists and strides of weft.h
+ *     hints.c        MPI_Info hints
+ *     pattern.c      flattens memory and file types to extent lists and strides
  *     transfer.c     blocking reads and writes
- *     request.c      those that are not waited for
+ *     request.c      nonblocking reads and writes
  *     control.c      size, sync, atomic mode, locks
- *     error.c        errno as an error class of MPI
+ *     error.c        errno to MPI error class
  *
- * Not here: ROMIO, which scripts/mpi-driver.sh fetches and builds, and what it needs of libmpich (../romio/).
+ * Not here: ROMIO itself, which scripts/mpi-driver.sh fetches and builds, and its glue to libmpich (../romio/).
  */
 #ifndef AD_WEFT_H
 #define AD_WEFT_H
@@ -24,11 +24,11 @@
 #include <limits.h>
 #include <weft.h>
 
-/* A file system that this process is connected to. One per name, until the process ends. */
+/* Connection to a file system. One per name, kept until the process exits. */
 struct ad_weft_connection {
     char *name;           /* NULL: the only one that runs */
     weft_t fs;
-    weft_queue_t queue;   /* of requests that are not waited for; 0 until there is one */
+    weft_queue_t queue;   /* nonblocking requests; 0 until the first one */
     struct ad_weft_connection *next;
 };
 
@@ -45,14 +45,14 @@ static inline struct ad_weft_file *ad_weft_file(ADIO_File fd)
 
 /* ---- error.c ---- */
 
-/* Longest text of a failure, with its end. */
+/* Size of an error text, with its terminating zero. */
 #define AD_WEFT_TEXT 256
 
-/* The code of MPI for a failed call of weft.h: `error` is what it returned, `text` what weft_strerror() told, or NULL
- * to ask it. */
+/* Returns the MPI error code for a failed call of weft.h. `error` is its return value, `text` its weft_strerror(), or
+ * NULL to call that. */
 int ad_weft_error(const char *where, const char *name, int error, const char *text);
 
-/* The same for a file system that cannot be connected to: -ENOENT does not mean the file. */
+/* The same for a failed weft_connect(), whose -ENOENT does not mean the file. */
 int ad_weft_connect_error(const char *where, const char *name, int error, const char *text);
 
 /* ---- name.c ---- */
@@ -63,18 +63,18 @@ struct ad_weft_name {
     int is_read_only;      /* below a mount that is */
 };
 
-/* Takes a name without the prefix `weft:` apart. Returns 0, or -errno. */
+/* Parses a name without the prefix `weft:`. Returns 0 or -errno. */
 int ad_weft_parse(const char *name, struct ad_weft_name *parsed);
 
-/* The same of a path of this machine below a mount. -ENOENT: it is below none. */
+/* Translates a local path below a mount. Returns 0, or -ENOENT if it is not below a mount of Weft. */
 int ad_weft_parse_mounted(const char *path, struct ad_weft_name *parsed);
 
-/* The name that ad_weft_parse() takes apart so; allocated with ADIOI_Malloc. */
+/* Returns the name that ad_weft_parse() parses to this, allocated with ADIOI_Malloc. */
 char *ad_weft_name_text(const struct ad_weft_name *parsed);
 
 /* ---- connection.c ---- */
 
-/* Connects, once. Returns 0, or what weft_connect() did. */
+/* Returns the connection to a file system, and connects if there is none. Errors are those of weft_connect(). */
 int ad_weft_connect(const struct ad_weft_name *name, struct ad_weft_connection **connection);
 
 /* ---- open.c ---- */
@@ -87,16 +87,16 @@ void ad_weft_delete_mounted(const char *path, int *error_code);
 
 /* ---- hints.c ---- */
 
-/* Longest words of weft_openat(), with their end. */
+/* Size of a hint string for weft_openat(), with its terminating zero. */
 #define AD_WEFT_WORDS 96
 
 void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code);
 
-/* Hints of weft_openat(): the layout of a file that is made, and whose memory RDMA registers. */
+/* Hint strings for weft_openat(): layout of a new file, RDMA registration. Empty if none was given. */
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
 void ad_weft_rdma_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
 
-/* How a file is striped: over how many nodes (1: not), in stripes of so many bytes (0: not). */
+/* Stripe count (1: not striped) and stripe size in bytes (0: not striped). */
 struct ad_weft_layout {
     int width;
     int stripe;
@@ -104,33 +104,34 @@ struct ad_weft_layout {
 
 struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path);
 
-/* Has MPI_File_get_info() and collective buffering know the layout. */
-void ad_weft_tell_layout(ADIO_File fd, struct ad_weft_layout layout);
+/* Sets the striping hints that MPI_File_get_info() returns and collective buffering uses. */
+void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout);
 
 /* ---- pattern.c ---- */
 
-/* Most extents of a call: 6 MiB of them. Regular patterns have no limit. */
+/* Maximum number of extents per library call (6 MiB of extents). Strided patterns are not limited. */
 #define AD_WEFT_EXTENTS_MAX ((size_t)1 << 18)
 
-/* Where a walk through the blocks of a flattened type is. */
+/* Iterator over the blocks of a flattened datatype, which repeats with its extent. */
 struct ad_weft_walk {
     const ADIO_Offset *starts, *lengths;
     MPI_Count blocks;
-    ADIO_Offset extent;   /* of the type, which is repeated */
-    ADIO_Offset origin;   /* of the first one */
-    MPI_Count block;
-    ADIO_Offset tile, used;
-    ADIO_Offset single[2]; /* a start and a length, of a type without gaps */
+    ADIO_Offset extent;    /* of the type */
+    ADIO_Offset origin;    /* address or file offset of the first repetition */
+    ADIO_Offset tile;      /* current repetition */
+    MPI_Count block;       /* current block in it */
+    ADIO_Offset used;      /* bytes of the block behind the iterator */
+    ADIO_Offset single[2]; /* start and length of a contiguous type */
 };
 
-/* An access: the bytes of a buffer, and where they belong. Not to be copied: walks point into it. */
+/* A read or write of a buffer through a view. Must not be copied: the iterators may point into it. */
 struct ad_weft_access {
     struct ad_weft_walk memory, file;
-    ADIO_Offset left;        /* bytes that the walks have before them */
-    struct weft_extent kept; /* behind them, and in no part yet; length 0: none */
+    ADIO_Offset left;        /* bytes ahead of the iterators */
+    struct weft_extent kept; /* extent that did not fit into the previous pattern; length 0: none */
 };
 
-/* A part of an access, for one call: `regular`, if its count is not 0, else a list. */
+/* The part of an access for one library call: `regular` if its count is not 0, else an extent list. */
 struct ad_weft_pattern {
     struct weft_strided regular;
     struct weft_extent *extents;
@@ -138,20 +139,22 @@ struct ad_weft_pattern {
     ADIO_Offset bytes;
 };
 
-/* Begins an access of `count` times `datatype` at `buf`, at an offset in the view, or at the individual pointer. */
+/* Starts an access of `count` times `datatype` at `buf`, at an offset in etypes or at the individual file pointer.
+ * Returns 0 or -errno. */
 int ad_weft_begin(struct ad_weft_access *access, ADIO_File fd, const void *buf, int count, MPI_Datatype datatype,
                   int file_ptr_type, ADIO_Offset offset);
 
-/* The next part of an access, as much as one call takes. Returns 1, 0 at the end, or -ENOMEM. */
+/* Fills in the next pattern. Returns 1, 0 at the end of the access, or -ENOMEM. */
 int ad_weft_next(struct ad_weft_access *access, struct ad_weft_pattern *pattern);
 
-/* Has the pattern be a list. Returns 0, or -ENOMEM. */
+/* Converts a strided pattern to an extent list. Returns 0 or -ENOMEM. */
 int ad_weft_to_list(struct ad_weft_pattern *pattern);
 
 void ad_weft_free_pattern(struct ad_weft_pattern *pattern);
 
-/* Where a walk is, in bytes; and `bytes` further on. */
+/* Current address or file offset. */
 ADIO_Offset ad_weft_walk_position(const struct ad_weft_walk *walk);
+/* Advances by `bytes` bytes of data. */
 void ad_weft_walk_on(struct ad_weft_walk *walk, ADIO_Offset bytes);
 
 /* ---- transfer.c ---- */
@@ -183,7 +186,7 @@ void ad_weft_flush(ADIO_File fd, int *error_code);
 void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code);
 int ad_weft_set_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length);
 
-/* Size of the file in bytes, or -errno. */
+/* Returns the file size in bytes, or -errno. */
 ADIO_Offset ad_weft_size(ADIO_File fd);
 
 #endif

@@ -1,13 +1,13 @@
-/* File systems that this process is connected to.
+/* Connections of this process, one per file system.
  *
- * A connection is made by the first file that needs it and stays until the process ends, when the C library writes back
- * and disconnects: programs open many files, and a connection costs more than an open. */
+ * The first open of a file connects. The connection is kept until the process exits, when the C library flushes and
+ * disconnects: connecting costs more than an open, and programs open many files. */
 #include "ad_weft.h"
 #include <errno.h>
 #include <pthread.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct ad_weft_connection *connections; /* `mutex` guards the list; what is in it stays */
+static struct ad_weft_connection *connections; /* Guarded by `mutex`. Entries are never freed. */
 
 static int is_named(const struct ad_weft_connection *connection, const char *name)
 {

@@ -1,7 +1,7 @@
 /* Size, sync, atomic mode, locks.
  *
- * Locks are those of weft.h: of byte ranges, between all processes on all nodes. ROMIO takes them for accesses in atomic
- * mode that are contiguous, and for the shared pointer; transfer.c takes them for the others. */
+ * Locks are byte-range locks of weft.h, which exclude processes on all nodes. ROMIO takes them for contiguous accesses
+ * in atomic mode and for shared file pointers, transfer.c for strided accesses. */
 #include "ad_weft.h"
 #include <errno.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int class, const char *generic,
                          const char *specific, ...);
 
-/* Zeros are written so many bytes at a time. */
+/* Size of a write of zeros. */
 #define ZEROS_BYTES ((size_t)4 << 20)
 
 ADIO_Offset ad_weft_size(ADIO_File fd)
@@ -19,7 +19,7 @@ ADIO_Offset ad_weft_size(ADIO_File fd)
     return error < 0 ? error : (ADIO_Offset)attributes.stx_size;
 }
 
-/* Room for the file up to a size: zeros behind its end. Holes before it stay holes. One process does it. */
+/* Extends the file with zeros up to `size`. Holes before its end are not filled. ROMIO calls it at rank 0 only. */
 static int preallocate(ADIO_File fd, ADIO_Offset size)
 {
     ADIO_Offset end = ad_weft_size(fd);
@@ -27,8 +27,10 @@ static int preallocate(ADIO_File fd, ADIO_Offset size)
         return end < 0 ? (int)end : 0;
     char *zeros = ADIOI_Calloc(1, ZEROS_BYTES);
     ssize_t written = 0;
-    for (; end < size && written >= 0; end += written)
-        written = weft_pwrite(ad_weft_file(fd)->file, zeros, (size_t)MPL_MIN(size - end, (ADIO_Offset)ZEROS_BYTES), end);
+    for (; end < size && written >= 0; end += written) {
+        ADIO_Offset bytes = MPL_MIN(size - end, (ADIO_Offset)ZEROS_BYTES);
+        written = weft_pwrite(ad_weft_file(fd)->file, zeros, (size_t)bytes, end);
+    }
     ADIOI_Free(zeros);
     if (written < 0)
         return (int)written;
@@ -60,7 +62,7 @@ void ad_weft_fcntl(ADIO_File fd, int flag, ADIO_Fcntl_t *argument, int *error_co
         *error_code = ad_weft_error(where, fd->filename, error, NULL);
 }
 
-/* Everything that this process has written is on the storage devices. */
+/* Syncs what this process has written. */
 void ad_weft_flush(ADIO_File fd, int *error_code)
 {
     int error = fd->is_open && fd->dirty_write ? weft_fsync(ad_weft_file(fd)->file) : 0;
@@ -73,22 +75,24 @@ void ad_weft_flush(ADIO_File fd, int *error_code)
         MPI_Barrier(fd->comm);
 }
 
-/* Collective: one process does it, all learn how it went. */
+/* Collective: one rank truncates and broadcasts the result. */
 void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
 {
     struct {
         int error;
         char text[AD_WEFT_TEXT];
-    } told = {0, ""};
+    } result = {0, ""};
     int rank, root = fd->hints->ranklist[0];
     MPI_Comm_rank(fd->comm, &rank);
-    if (rank == root && (told.error = weft_ftruncate(ad_weft_file(fd)->file, size)) < 0)
-        snprintf(told.text, sizeof told.text, "%s", weft_strerror(told.error));
-    MPI_Bcast(&told, (int)sizeof told, MPI_BYTE, root, fd->comm);
-    *error_code = told.error < 0 ? ad_weft_error("ad_weft_resize", fd->filename, told.error, told.text) : MPI_SUCCESS;
+    if (rank == root && (result.error = weft_ftruncate(ad_weft_file(fd)->file, size)) < 0)
+        snprintf(result.text, sizeof result.text, "%s", weft_strerror(result.error));
+    MPI_Bcast(&result, (int)sizeof result, MPI_BYTE, root, fd->comm);
+    *error_code = MPI_SUCCESS;
+    if (result.error < 0)
+        *error_code = ad_weft_error("ad_weft_resize", fd->filename, result.error, result.text);
 }
 
-/* As fcntl(2) has it; `whence` is always the beginning of the file. */
+/* Arguments as of fcntl(2); `whence` is always SEEK_SET. */
 int ad_weft_set_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length)
 {
     weft_file_t file = ad_weft_file(fd)->file;

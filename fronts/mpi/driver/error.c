@@ -1,7 +1,8 @@
-/* Failures of weft.h as codes of MPI, with the class that a program looks at and the text that its user reads.
+/* Maps errors of weft.h to MPI error codes.
  *
- * ROMIO's own function makes classes of errno, but tells only strerror() of what has no class of its own. There the text
- * of the C library says more: which node did not answer, which key was refused. */
+ * ADIOI_Err_create_code() maps errno values that have an error class. For the others it only has strerror(); here
+ * MPI_ERR_IO carries the text of weft_strerror(), which names the node that did not answer or the key that was refused.
+ * */
 #include "ad_weft.h"
 #include <errno.h>
 
@@ -17,7 +18,7 @@ static int io_error(const char *where, int error, const char *text)
 int ad_weft_error(const char *where, const char *name, int error, const char *text)
 {
     switch (-error) {
-    case EPERM: /* ROMIO has no class for it */
+    case EPERM: /* ADIOI_Err_create_code() does not know it */
         return ADIOI_Err_create_code(where, name, EACCES);
     case EACCES:
     case ENAMETOOLONG:

@@ -1,11 +1,11 @@
-/* Hints of MPI_Info.
+/* MPI_Info hints.
  *
- *     striping_factor   nodes over which a file that this open makes is striped; 1: whole, on one node
- *     striping_unit     bytes of a stripe, a multiple of 64 KiB; only with striping_factor
- *     weft_rdma         whose memory RDMA registers: auto, static (the connection's), dynamic (the program's)
+ *     striping_factor   number of nodes a new file is striped over; 1: not striped
+ *     striping_unit     stripe size in bytes, a multiple of 64 KiB; only with striping_factor
+ *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
- * All others are ROMIO's own, or unknown and ignored, as MPI says. After the open, MPI_File_get_info() tells the layout
- * of a striped file. Collective buffering aligns the parts of its aggregators to stripes. */
+ * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the actual layout
+ * of a striped file, and collective buffering aligns file domains to stripes. */
 #include "ad_weft.h"
 #include "hint_fns.h"
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int is_known_rdma(const char *value)
     return strcmp(value, "auto") == 0 || strcmp(value, "static") == 0 || strcmp(value, "dynamic") == 0;
 }
 
-/* Keeps the hint in `fd->info`, from where opens take it. */
+/* Stores the hint in `fd->info`; ad_weft_rdma_words() reads it there. */
 static void install_rdma(ADIO_File fd, MPI_Info info)
 {
     char value[MPI_MAX_INFO_VAL + 1];
@@ -69,7 +69,7 @@ void ad_weft_rdma_words(ADIO_File fd, char words[AD_WEFT_WORDS])
         snprintf(words, AD_WEFT_WORDS, "rdma=%.16s", value);
 }
 
-/* As the extended attribute says it: `whole`, or `width=N stripe=SIZE`, SIZE in bytes, KiB or MiB. */
+/* Parses the extended attribute: `whole`, or `width=N stripe=SIZE`, SIZE in bytes, KiB or MiB. */
 struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
 {
     struct ad_weft_layout layout = {1, 0};
@@ -87,8 +87,8 @@ struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
     return layout;
 }
 
-/* Of a file that is on one node nothing is told, unless the program asked for something. */
-void ad_weft_tell_layout(ADIO_File fd, struct ad_weft_layout layout)
+/* The hints of a file that is not striped stay unset, unless the program has set them. */
+void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout)
 {
     if (layout.width <= 1 && fd->hints->striping_factor <= 0)
         return;

@@ -1,8 +1,8 @@
-/* File names.
+/* Parses file names.
  *
- * `weft:NAME:/path` and `weft:/path` (the only file system that runs) come here without `weft:`, which ROMIO strips. A
- * path below a mount has no prefix: ROMIO asks ad_weft_is_mounted() about each name, one process for all, and the mount
- * list of the kernel tells which file system and which path in it that is. The kernel's mount itself is then not used. */
+ * ROMIO strips the prefix from `weft:NAME:/path` and `weft:/path` (the only running file system). A path below a mount
+ * has no prefix: ROMIO calls ad_weft_is_mounted() for each name, and /proc/self/mountinfo says which file system is
+ * mounted there. I/O then bypasses the mount. */
 #include "ad_weft.h"
 #include <ctype.h>
 #include <errno.h>
@@ -23,7 +23,7 @@ static int copy(char *to, size_t room, const char *from, size_t length)
     return 0;
 }
 
-/* Length of the name of a file system before `:/`; 0: there is none. */
+/* Returns the length of NAME in `NAME:/path`, or 0. */
 static size_t file_system_length(const char *name)
 {
     size_t length = 0;
@@ -42,7 +42,6 @@ int ad_weft_parse(const char *name, struct ad_weft_name *parsed)
     if (error < 0)
         return error;
     const char *path = length > 0 ? name + length + 1 : name;
-    /* Paths begin at the root, whether they say so or not. */
     parsed->path[0] = '/';
     while (*path == '/')
         path++;
@@ -58,7 +57,7 @@ char *ad_weft_name_text(const struct ad_weft_name *parsed)
     return text;
 }
 
-/* Undoes the escapes of the mount list (`\040` for a space), in place. */
+/* Decodes the octal escapes of mountinfo (`\040` for a space) in place. */
 static void unescape(char *field)
 {
     char *to = field;
@@ -74,7 +73,7 @@ static void unescape(char *field)
     *to = '\0';
 }
 
-/* What is left of `path` below a directory, with its slash; NULL: it is not below. */
+/* Returns the rest of `path` below `directory`, with its leading slash, or NULL if it is not below. */
 static const char *below(const char *path, const char *directory)
 {
     size_t length = strcmp(directory, "/") == 0 ? 0 : strlen(directory);
@@ -118,8 +117,8 @@ static int is_read_only(const char *options)
     return strcmp(options, "ro") == 0 || strncmp(options, "ro,", 3) == 0;
 }
 
-/* Finds the mount that an absolute path without symbolic links is on: the longest mount point above it, of several the
- * last one, which hides the others. */
+/* Finds the mount of an absolute path without symbolic links: the longest mount point that is a prefix. Of several
+ * mounts on one mount point the last one is on top. */
 static int find(FILE *list, const char *path, struct ad_weft_name *found)
 {
     char *line = NULL;
@@ -136,7 +135,8 @@ static int find(FILE *list, const char *path, struct ad_weft_name *found)
             continue;
         found->is_read_only = is_read_only(mount.options) || is_read_only(mount.super_options);
         const char *name = mount.source + strlen(MOUNT_SOURCE), *root = strcmp(mount.root, "/") == 0 ? "" : mount.root;
-        int length = snprintf(found->path, sizeof found->path, "%s%s", root, *rest != '\0' || *root != '\0' ? rest : "/");
+        const char *path = *rest != '\0' || *root != '\0' ? rest : "/";
+        int length = snprintf(found->path, sizeof found->path, "%s%s", root, path);
         result = length < (int)sizeof found->path
             ? copy(found->file_system, sizeof found->file_system, name, strlen(name))
             : -ENAMETOOLONG;
@@ -145,7 +145,7 @@ static int find(FILE *list, const char *path, struct ad_weft_name *found)
     return result;
 }
 
-/* The path without symbolic links. The file itself need not be there. */
+/* Resolves symbolic links. The file itself need not exist. */
 static int resolve(const char *path, char resolved[PATH_MAX])
 {
     char directory[PATH_MAX];
@@ -180,8 +180,8 @@ int ad_weft_parse_mounted(const char *path, struct ad_weft_name *parsed)
     return error;
 }
 
-/* Whether a file name is a path below a mount of Weft. ROMIO asks, before it looks for a prefix. Collective: process 0
- * looks, so that the others need neither the mount nor a system call. */
+/* Returns whether a file name is a path below a mount of Weft. Called by ROMIO before it looks for a prefix.
+ * Collective: only rank 0 needs the mount. */
 int ad_weft_is_mounted(MPI_Comm comm, const char *name)
 {
     struct ad_weft_name ignored;

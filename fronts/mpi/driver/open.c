@@ -1,16 +1,16 @@
 /* Open, close, delete.
  *
- * A collective open is one open at the metadata server, whatever the size of the communicator: process 0, the
- * opener, opens the file, exports its handle and broadcasts an announcement; the others import the handle. Nobody caches
- * the file meanwhile, so writes are seen by all processes as soon as they return. What differs:
+ * A collective open costs one open at the metadata server, independent of the size of the communicator: rank 0 opens
+ * the file, exports its handle and broadcasts it; the other ranks import it. While a file is exported no client caches
+ * it, so a write is visible to all ranks when it returns. Special cases:
  *
- *     the opener cannot open      all fail with its error
- *     the opener cannot export    each opens the file itself
- *     one cannot import           that one opens the file itself, as its user may
- *     a single process            opens it, and may cache it under a lease
+ *     rank 0 cannot open       all ranks fail with its error
+ *     rank 0 cannot export     each rank opens the file
+ *     a rank cannot import     that rank opens the file (it has another user's key)
+ *     one rank                 plain open; the client may cache under a lease
  *
- * Afterwards `fd->filename` names the file system and the path in it, wherever the process is and whether it has the
- * mount: ROMIO makes the name of the shared file pointer's file of it, and deletes by it. */
+ * After the open `fd->filename` names file system and path independent of mounts and working directories. ROMIO derives
+ * the name of the shared file pointer's file from it, and deletes by it. */
 #include "ad_weft.h"
 #include <errno.h>
 #include <stdio.h>
@@ -19,21 +19,21 @@
 
 extern struct ADIOI_Fns_struct ADIO_WEFT_operations, ADIO_WEFT_MOUNT_operations;
 
-/* Process of the communicator that opens: the one that has looked whether the name is below a mount (name.c). */
+/* Rank that opens. The same that looks for a mount (name.c). */
 #define OPENER 0
 
-/* What the opener tells the others. */
-struct announcement {
-    int error;      /* 0, or -errno; `text` says more */
-    int is_connect; /* the error is of connecting */
+/* Broadcast by rank 0. */
+struct open_result {
+    int error;      /* 0 or -errno, explained by `text` */
+    int is_connect; /* `error` is that of weft_connect() */
     char text[AD_WEFT_TEXT];
     struct ad_weft_name name;
     struct ad_weft_layout layout;
-    ADIO_Offset size;      /* of MPI_MODE_APPEND */
-    int handle_bytes;      /* 0: there is none */
+    ADIO_Offset size;      /* for MPI_MODE_APPEND */
+    int handle_bytes;      /* 0: no handle, each rank opens the file */
 };
 
-/* Longest handle that is told: of a file on a thousand nodes. */
+/* Maximum size of an exported handle: 64 bytes per node of a striped file. */
 #define HANDLE_BYTES_MAX (64 << 10)
 
 static int is_mounted_name(ADIO_File fd)
@@ -46,7 +46,8 @@ static int parse(ADIO_File fd, struct ad_weft_name *name)
     return is_mounted_name(fd) ? ad_weft_parse_mounted(fd->filename, name) : ad_weft_parse(fd->filename, name);
 }
 
-/* The file that holds a shared pointer: every access is of another process, so that a cache is only in the way. */
+/* Returns whether this is the file of a shared file pointer (ADIOI_Shfp_fname). Each access is by another process, so
+ * caching it would only cause recalls. */
 static int is_shared_pointer(const struct ad_weft_name *name)
 {
     const char *base = strrchr(name->path, '/');
@@ -63,7 +64,7 @@ static int flags_of(int access_mode, const struct ad_weft_name *name)
     return is_shared_pointer(name) ? flags | O_DIRECT : flags;
 }
 
-/* Opens with hints. A layout that Weft does not know is no reason to fail: hints are advice. */
+/* Opens with hints. Hints are advisory: an invalid layout is dropped. */
 static int open_with_hints(ADIO_File fd, weft_file_t root, const char *path, int flags, weft_file_t *file)
 {
     char layout[AD_WEFT_WORDS], rdma[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
@@ -79,8 +80,8 @@ static int open_with_hints(ADIO_File fd, weft_file_t root, const char *path, int
     return weft_openat(root, path, flags, mode, rdma, file);
 }
 
-/* Opens by itself. Collective writes with holes read first, even if the program opened for writing only: so it is
- * opened for both, where its permissions allow that. */
+/* Opens the file in this process. Collective writes with holes read the holes, so write-only files are opened for
+ * reading too if permissions allow it. */
 static int open_alone(ADIO_File fd, struct ad_weft_connection *connection, const struct ad_weft_name *name,
                       int access_mode)
 {
@@ -102,63 +103,64 @@ static int open_alone(ADIO_File fd, struct ad_weft_connection *connection, const
     return 0;
 }
 
-static void fail(struct announcement *told, int error, int is_connect)
+static void fail(struct open_result *result, int error, int is_connect)
 {
-    told->error = error;
-    told->is_connect = is_connect;
-    snprintf(told->text, sizeof told->text, "%s", weft_strerror(error));
+    result->error = error;
+    result->is_connect = is_connect;
+    snprintf(result->text, sizeof result->text, "%s", weft_strerror(error));
 }
 
-/* Bytes that open the file for others. A file that cannot be exported is opened by each process. */
-static void export(struct announcement *told, weft_file_t file, void *handle)
+/* Exports the handle; on failure `handle_bytes` is 0. */
+static void export(struct open_result *result, weft_file_t file, void *handle)
 {
     ssize_t bytes = weft_export(file, handle, HANDLE_BYTES_MAX);
-    told->handle_bytes = bytes > 0 ? (int)bytes : 0;
+    result->handle_bytes = bytes > 0 ? (int)bytes : 0;
 }
 
-/* The opener's part: opens the file and says how. `handle` has room for one; NULL: there are no others. */
-static void open_first(ADIO_File fd, int access_mode, struct announcement *told, void *handle)
+/* Opens the file at rank 0 and fills in the result. `handle` is the buffer for the exported handle, NULL for a
+ * single rank. */
+static void open_first(ADIO_File fd, int access_mode, struct open_result *result, void *handle)
 {
     struct ad_weft_connection *connection;
-    int error = parse(fd, &told->name);
-    if (error == 0 && told->name.is_read_only && !(access_mode & ADIO_RDONLY))
+    int error = parse(fd, &result->name);
+    if (error == 0 && result->name.is_read_only && !(access_mode & ADIO_RDONLY))
         error = -EROFS;
     if (error < 0) {
-        fail(told, error, 0);
+        fail(result, error, 0);
         return;
     }
-    if ((error = ad_weft_connect(&told->name, &connection)) < 0) {
-        fail(told, error, 1);
+    if ((error = ad_weft_connect(&result->name, &connection)) < 0) {
+        fail(result, error, 1);
         return;
     }
-    if ((error = open_alone(fd, connection, &told->name, access_mode)) < 0) {
-        fail(told, error, 0);
+    if ((error = open_alone(fd, connection, &result->name, access_mode)) < 0) {
+        fail(result, error, 0);
         return;
     }
-    /* While what the open has told may be believed: nobody caches a file that is exported. */
-    if (!is_shared_pointer(&told->name))
-        told->layout = ad_weft_layout(connection->fs, told->name.path);
+    /* Before the export: afterwards attributes are not cached. */
+    if (!is_shared_pointer(&result->name))
+        result->layout = ad_weft_layout(connection->fs, result->name.path);
     if (access_mode & ADIO_APPEND)
-        told->size = ad_weft_size(fd);
+        result->size = ad_weft_size(fd);
     if (handle != NULL)
-        export(told, ad_weft_file(fd)->file, handle);
+        export(result, ad_weft_file(fd)->file, handle);
 }
 
-/* The others' part: imports what the opener has, or opens it too. */
-static int open_next(ADIO_File fd, int access_mode, const struct announcement *told, const void *handle,
+/* Imports the file at the other ranks, or opens it. */
+static int open_next(ADIO_File fd, int access_mode, const struct open_result *result, const void *handle,
                      int *is_connect)
 {
     struct ad_weft_connection *connection;
     char rdma[AD_WEFT_WORDS];
     weft_file_t file;
-    int error = ad_weft_connect(&told->name, &connection);
+    int error = ad_weft_connect(&result->name, &connection);
     *is_connect = error < 0;
     if (error < 0)
         return error;
     ad_weft_rdma_words(fd, rdma);
-    if (told->handle_bytes == 0 ||
-        weft_import(connection->fs, handle, (size_t)told->handle_bytes, rdma, &file) < 0)
-        return open_alone(fd, connection, &told->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL));
+    if (result->handle_bytes == 0 ||
+        weft_import(connection->fs, handle, (size_t)result->handle_bytes, rdma, &file) < 0)
+        return open_alone(fd, connection, &result->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL));
     struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
     open->connection = connection;
     open->file = file;
@@ -172,7 +174,7 @@ static int code(const char *name, int error, int is_connect, const char *text)
                       : ad_weft_error("ad_weft_open", name, error, text);
 }
 
-/* Has ROMIO know the file as every process can name it. */
+/* Replaces the file name by one that is valid at every rank. */
 static void rename_to_path(ADIO_File fd, const struct ad_weft_name *name)
 {
     char *text = ad_weft_name_text(name);
@@ -182,68 +184,67 @@ static void rename_to_path(ADIO_File fd, const struct ad_weft_name *name)
     fd->file_system = ADIO_WEFT;
 }
 
-/* What every process does once it has the file open. */
-static void finish(ADIO_File fd, int access_mode, const struct announcement *told)
+/* Sets up the ADIO_File once the file is open. */
+static void finish(ADIO_File fd, int access_mode, const struct open_result *result)
 {
-    rename_to_path(fd, &told->name);
-    ad_weft_tell_layout(fd, told->layout);
-    fd->blksize = told->layout.stripe > 0 ? told->layout.stripe : 4 << 20;
+    rename_to_path(fd, &result->name);
+    ad_weft_set_layout(fd, result->layout);
+    fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;
     if (access_mode & ADIO_APPEND)
-        fd->fp_ind = told->size;
+        fd->fp_ind = result->size;
     fd->is_open = 1;
     fd->dirty_write = 0;
 }
 
-/* Opens at the opener, and tells the others. */
-static void announce(ADIO_File fd, int rank, int access_mode, struct announcement *told, void *handle)
+/* Opens at rank 0 and broadcasts the result. */
+static void open_and_broadcast(ADIO_File fd, int rank, int access_mode, struct open_result *result, void *handle)
 {
     if (rank == OPENER)
-        open_first(fd, access_mode, told, handle);
-    MPI_Bcast(told, (int)sizeof *told, MPI_BYTE, OPENER, fd->comm);
-    if (told->handle_bytes > 0)
-        MPI_Bcast(handle, told->handle_bytes, MPI_BYTE, OPENER, fd->comm);
+        open_first(fd, access_mode, result, handle);
+    MPI_Bcast(result, (int)sizeof *result, MPI_BYTE, OPENER, fd->comm);
+    if (result->handle_bytes > 0)
+        MPI_Bcast(handle, result->handle_bytes, MPI_BYTE, OPENER, fd->comm);
 }
 
 void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
 {
     int processes, is_connect = 0;
     MPI_Comm_size(fd->comm, &processes);
-    struct announcement *told = ADIOI_Calloc(1, sizeof *told);
+    struct open_result *result = ADIOI_Calloc(1, sizeof *result);
     void *handle = processes > 1 ? ADIOI_Malloc(HANDLE_BYTES_MAX) : NULL;
     fd->fd_sys = -1;
     fd->fd_direct = -1;
     fd->access_mode = access_mode;
-    announce(fd, rank, access_mode, told, handle);
+    open_and_broadcast(fd, rank, access_mode, result, handle);
     *error_code = MPI_SUCCESS;
-    if (told->error < 0) {
-        *error_code = code(fd->filename, told->error, told->is_connect, told->text);
+    if (result->error < 0) {
+        *error_code = code(fd->filename, result->error, result->is_connect, result->text);
     } else if (rank != OPENER) {
-        int error = open_next(fd, access_mode, told, handle, &is_connect);
+        int error = open_next(fd, access_mode, result, handle, &is_connect);
         if (error < 0)
             *error_code = code(fd->filename, error, is_connect, NULL);
     }
     if (*error_code == MPI_SUCCESS)
-        finish(fd, access_mode, told);
+        finish(fd, access_mode, result);
     if (handle != NULL)
         ADIOI_Free(handle);
-    ADIOI_Free(told);
+    ADIOI_Free(result);
 }
 
-/* An open that is not collective. ROMIO makes one where it deferred the collective one, which it does not for drivers
- * with ADIO_SCALABLE_OPEN; other callers may. */
+/* Independent open. ROMIO only uses it for deferred opens, which ADIO_SCALABLE_OPEN disables. */
 void ad_weft_open(ADIO_File fd, int *error_code)
 {
-    struct announcement *told = ADIOI_Calloc(1, sizeof *told);
+    struct open_result *result = ADIOI_Calloc(1, sizeof *result);
     fd->fd_sys = -1;
     fd->fd_direct = -1;
-    open_first(fd, fd->access_mode, told, NULL);
-    *error_code = told->error < 0 ? code(fd->filename, told->error, told->is_connect, told->text) : MPI_SUCCESS;
-    if (told->error == 0)
-        finish(fd, fd->access_mode, told);
-    ADIOI_Free(told);
+    open_first(fd, fd->access_mode, result, NULL);
+    *error_code = result->error < 0 ? code(fd->filename, result->error, result->is_connect, result->text) : MPI_SUCCESS;
+    if (result->error == 0)
+        finish(fd, fd->access_mode, result);
+    ADIOI_Free(result);
 }
 
-/* Errors of earlier writes show here. */
+/* Reports write-back errors. */
 void ad_weft_close(ADIO_File fd, int *error_code)
 {
     struct ad_weft_file *open = ad_weft_file(fd);

@@ -1,9 +1,9 @@
-/* Memory and file types as lists and strides of weft.h.
+/* Flattens memory and file types to the strides and extent lists of weft.h.
  *
- * An access is two walks, one through the blocks of the buffer's type and one through those of the view's; each step
- * takes what both still have of their blocks. Steps that touch in both become one. As long as all that was found is
- * blocks of one length in one stride, only that stride is kept, however many there are; else it is a list of extents.
- * One part is what one call of the library gets: the whole access, but for lists of more than AD_WEFT_EXTENTS_MAX. */
+ * Two iterators advance together, one over the blocks of the memory type and one over those of the file type; each step
+ * yields an extent, and extents that are adjacent in both are merged. As long as the extents form a single stride, only
+ * the stride is stored, whatever its count; otherwise they become a list. A pattern is the argument of one library
+ * call: the whole access, except for lists longer than AD_WEFT_EXTENTS_MAX. */
 #include "ad_weft.h"
 #include "adio_extern.h"
 #include <errno.h>
@@ -20,7 +20,7 @@ static ADIO_Offset left_in_block(const struct ad_weft_walk *walk)
     return walk->lengths[walk->block] - walk->used;
 }
 
-/* Steps over blocks that are used up, or empty: at least one has bytes. */
+/* Skips exhausted and empty blocks. At least one block is not empty. */
 static void settle(struct ad_weft_walk *walk)
 {
     while (left_in_block(walk) == 0) {
@@ -42,7 +42,7 @@ void ad_weft_walk_on(struct ad_weft_walk *walk, ADIO_Offset bytes)
     }
 }
 
-/* A walk through one block that has no end within the access. */
+/* Initializes an iterator over one unbounded block. */
 static void walk_block(struct ad_weft_walk *walk, ADIO_Offset origin)
 {
     memset(walk, 0, sizeof *walk);
@@ -54,7 +54,7 @@ static void walk_block(struct ad_weft_walk *walk, ADIO_Offset origin)
     walk->origin = origin;
 }
 
-/* A walk through a type that is repeated, from its first byte on. */
+/* Initializes an iterator at the first byte of a type. */
 static void walk_type(struct ad_weft_walk *walk, MPI_Datatype type, ADIO_Offset origin)
 {
     int is_contiguous;
@@ -75,7 +75,7 @@ static void walk_type(struct ad_weft_walk *walk, MPI_Datatype type, ADIO_Offset 
     settle(walk);
 }
 
-/* Goes to the first byte of the view at or behind an offset in the file. */
+/* Moves to the first byte of the view at or after a file offset. */
 static void walk_to(struct ad_weft_walk *walk, ADIO_Offset offset)
 {
     ADIO_Offset end = 0;
@@ -85,7 +85,7 @@ static void walk_to(struct ad_weft_walk *walk, ADIO_Offset offset)
     }
     for (MPI_Count block = 0; block < walk->blocks; block++)
         end = MPL_MAX(end, walk->starts[block] + walk->lengths[block]);
-    /* Tiles before this one end before the offset. */
+    /* Earlier tiles end before the offset. */
     walk->tile = MPL_MAX(0, (offset - walk->origin - end) / MPL_MAX(walk->extent, 1));
     walk->block = 0;
     walk->used = 0;
@@ -97,7 +97,7 @@ static void walk_to(struct ad_weft_walk *walk, ADIO_Offset offset)
     walk->used = MPL_MAX(0, offset - ad_weft_walk_position(walk));
 }
 
-/* Goes to an offset in the bytes of the view. */
+/* Moves to an offset in bytes of the view. */
 static void walk_view(struct ad_weft_walk *walk, MPI_Datatype type, ADIO_Offset bytes)
 {
     MPI_Count size;
@@ -121,7 +121,7 @@ int ad_weft_begin(struct ad_weft_access *access, ADIO_File fd, const void *buf, 
     if (access->left == 0)
         return 0;
     if (file_size == 0)
-        return -EINVAL; /* a view without bytes */
+        return -EINVAL; /* empty file type */
     walk_type(&access->memory, datatype, (ADIO_Offset)(uintptr_t)buf);
     walk_type(&access->file, fd->filetype, fd->disp);
     if (file_ptr_type == ADIO_INDIVIDUAL)
@@ -131,7 +131,7 @@ int ad_weft_begin(struct ad_weft_access *access, ADIO_File fd, const void *buf, 
     return 0;
 }
 
-/* Takes the next extent off the walks: what touches in memory and file at once, as one. */
+/* Advances the iterators by one extent, which is contiguous in memory and file. */
 static struct weft_extent walk_extent(struct ad_weft_access *access)
 {
     ADIO_Offset memory = ad_weft_walk_position(&access->memory), file = ad_weft_walk_position(&access->file), taken = 0;
@@ -148,7 +148,7 @@ static struct weft_extent walk_extent(struct ad_weft_access *access)
     return extent;
 }
 
-/* The next extent: the one that the part before had no room for, or a new one. 0: there is none. */
+/* Returns the next extent, starting with the kept one. Returns 0 at the end. */
 static int take(struct ad_weft_access *access, struct weft_extent *extent)
 {
     if (access->kept.length > 0) {
@@ -193,7 +193,7 @@ int ad_weft_to_list(struct ad_weft_pattern *pattern)
     return 0;
 }
 
-/* Adds an extent to a stride, if it is its next block. */
+/* Appends an extent to a stride if it is the next block. Returns whether it was. */
 static int continues(struct weft_strided *regular, const struct weft_extent *extent)
 {
     ptrdiff_t memory_stride = (char *)extent->memory - (char *)regular->memory;
@@ -213,7 +213,7 @@ static int continues(struct weft_strided *regular, const struct weft_extent *ext
     return 1;
 }
 
-/* Adds an extent. Returns 1, 0 if it belongs to the next part, or -ENOMEM. */
+/* Adds an extent. Returns 1, 0 if the pattern is full, or -ENOMEM. */
 static int add(struct ad_weft_pattern *pattern, const struct weft_extent *extent)
 {
     struct weft_strided *regular = &pattern->regular;

@@ -1,13 +1,13 @@
-/* Reads and writes that are not waited for.
+/* Nonblocking reads and writes.
  *
- * A request of MPI is a request in a queue of the C library (weft_submit), whose threads do it while the program goes on.
- * MPI asks about it through an extended generalized request: `poll` and `wait` take completions off the queue. Whoever
- * takes one notes it in the request that it belongs to; only a request's own poll or wait tells MPI that it is complete.
+ * Each is submitted to a queue of the C library, whose threads execute it, and is an extended generalized request of
+ * mpich: its poll and wait functions reap completions from the queue. The thread that reaps a completion records it in
+ * the request it belongs to; only the request's own poll or wait calls MPI_Grequest_complete().
  *
- * What is not handed over and done at once instead: atomic mode, and lists that do not fit into one call.
+ * Executed synchronously instead: accesses in atomic mode, and lists that do not fit into one call.
  *
- * Locks: `mutex` guards the state of all requests and the making of queues; it is not held across calls of MPI, nor while
- * waiting. */
+ * Locks: `mutex` guards the state of all requests and the creation of queues. It is not held across MPI calls, nor
+ * while waiting. */
 #include "ad_weft.h"
 #include <errno.h>
 #include <pthread.h>
@@ -16,11 +16,11 @@
 #include "../../mpi-io/mpioimpl.h"
 #include "mpiu_greq.h"
 
-/* Requests of a process and file system that are under way at a time; others wait in the queue. */
+/* Maximum number of requests in flight per process and file system; more wait in the queue. */
 #define QUEUE_DEPTH 16
 #define COMPLETIONS 32
 
-enum state { UNDER_WAY, DONE, TOLD };
+enum state { PENDING, DONE, COMPLETED };
 
 struct request {
     MPI_Request handle;
@@ -33,8 +33,8 @@ struct request {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Takes completions; waits for one if `timeout_ms` says so. */
-static void take_completions(weft_queue_t queue, int timeout_ms)
+/* Reaps completions; waits up to `timeout_ms` for the first one. */
+static void reap(weft_queue_t queue, int timeout_ms)
 {
     struct weft_completion completions[COMPLETIONS];
     ssize_t count = weft_wait(queue, completions, timeout_ms != 0, COMPLETIONS, timeout_ms);
@@ -55,13 +55,13 @@ static enum state state_of(struct request *request)
     return state;
 }
 
-/* Tells MPI, once. */
-static int tell(struct request *request)
+/* Completes a request whose I/O is done, once. */
+static int complete(struct request *request)
 {
     pthread_mutex_lock(&mutex);
     int is_due = request->state == DONE;
     if (is_due)
-        request->state = TOLD;
+        request->state = COMPLETED;
     pthread_mutex_unlock(&mutex);
     return is_due ? MPI_Grequest_complete(request->handle) : MPI_SUCCESS;
 }
@@ -70,16 +70,16 @@ static int poll_request(void *state, MPI_Status *status)
 {
     struct request *request = state;
     (void)status;
-    if (state_of(request) == UNDER_WAY)
-        take_completions(request->connection->queue, 0);
-    return tell(request);
+    if (state_of(request) == PENDING)
+        reap(request->connection->queue, 0);
+    return complete(request);
 }
 
 static void finish(struct request *request)
 {
-    while (state_of(request) == UNDER_WAY) {
-        take_completions(request->connection->queue, -1);
-        sched_yield(); /* another thread has taken it, and is about to note it */
+    while (state_of(request) == PENDING) {
+        reap(request->connection->queue, -1);
+        sched_yield(); /* another thread has reaped it and is about to record it */
     }
 }
 
@@ -90,7 +90,7 @@ static int wait_requests(int count, void **states, double timeout, MPI_Status *s
     (void)status;
     for (int index = 0; index < count; index++) {
         finish(states[index]);
-        int error = tell(states[index]);
+        int error = complete(states[index]);
         if (error != MPI_SUCCESS)
             result = error;
     }
@@ -111,7 +111,7 @@ static int query_request(void *state, MPI_Status *status)
     return ad_weft_error(where, request->name, (int)result, strerror((int)-result));
 }
 
-/* A program may free a request before it is complete: its memory is in use until then. */
+/* A program may free an active request. Its buffer is in use until the I/O is done. */
 static int free_request(void *state)
 {
     struct request *request = state;
@@ -133,7 +133,7 @@ static int make_queue(struct ad_weft_connection *connection)
 
 static MPIX_Grequest_class request_class(void)
 {
-    static MPIX_Grequest_class class; /* MPI-IO calls exclude one another */
+    static MPIX_Grequest_class class; /* guarded by ROMIO's global lock */
     static int is_made;
     if (!is_made)
         MPIX_Grequest_class_create(query_request, free_request, MPIU_Greq_cancel_fn, poll_request, wait_requests,
@@ -142,7 +142,7 @@ static MPIX_Grequest_class request_class(void)
     return class;
 }
 
-/* Hands an access that is one list over. Returns 0 if that was done, and -errno if it has to be done at once. */
+/* Submits an extent list. On -errno the caller falls back to synchronous I/O. */
 static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part, ADIO_Request *handle)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
@@ -160,7 +160,7 @@ static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part
     };
     error = weft_submit(open->connection->queue, &wanted, 1);
     if (error < 0) {
-        request->state = TOLD;
+        request->state = COMPLETED;
         MPI_Grequest_complete(request->handle);
         MPI_Request_free(handle);
         return error;
@@ -170,7 +170,7 @@ static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part
     return 0;
 }
 
-/* Hands an access over; does nothing else, and returns -EAGAIN, if it is to be done at once. */
+/* Submits an access. On -errno nothing has changed, and the caller falls back to synchronous I/O. */
 static int begin(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                  ADIO_Offset offset, ADIO_Request *request)
 {
@@ -192,7 +192,7 @@ static int begin(ADIO_File fd, int is_write, const void *buf, int count, MPI_Dat
     return error;
 }
 
-/* A request for what was done at once. */
+/* Creates a completed request for synchronous I/O. */
 static void completed(ADIO_File fd, MPI_Datatype datatype, ADIO_Status *status, ADIO_Request *request, int *error_code)
 {
     MPI_Count bytes = 0;
@@ -224,7 +224,7 @@ void ad_weft_iwrite_strided(ADIO_File fd, const void *buf, int count, MPI_Dataty
     completed(fd, datatype, &status, request, error_code);
 }
 
-/* One extent. ROMIO tells its offset in bytes of the file, whatever the view is. */
+/* Submits a contiguous access, whose offset is in bytes of the file. */
 static int begin_contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                         ADIO_Offset offset, ADIO_Request *request)
 {

@@ -1,7 +1,7 @@
-/* The tables through which ROMIO calls the driver: one for names with the prefix `weft:`, one for paths below a mount,
- * which differ in how names are taken apart. A file that is open has the first in any case (open.c).
+/* The function tables of the driver: one for names with the prefix `weft:`, one for paths below a mount. They differ in
+ * how names are parsed; an open file always uses the first (open.c).
  *
- * Collective reads and writes are ROMIO's two-phase ones, split into parts that each aggregator reads or writes. */
+ * Collective I/O is ROMIO's two-phase algorithm. */
 #include "ad_weft.h"
 
 static int feature(ADIO_File fd, int flag)
@@ -17,7 +17,7 @@ static int feature(ADIO_File fd, int flag)
     case ADIO_SCALABLE_RESIZE:
     case ADIO_IMMEDIATELY_VISIBLE:
         return 1;
-    default: /* ADIO_DATA_SIEVING_WRITES: lists are written as they are */
+    default: /* ADIO_DATA_SIEVING_WRITES: extent lists make it unnecessary */
         return 0;
     }
 }

@@ -1,9 +1,10 @@
 /* Blocking reads and writes.
  *
- * One that is contiguous in memory and file is one call of the library, one that is not is one call with all its extents
- * (pattern.c): no data sieving, so that a write never reads, and never writes bytes that are not the program's.
+ * An access is one library call: with a range if it is contiguous in memory and file, else with the whole pattern
+ * (pattern.c). There is no data sieving, so an independent write never reads, nor writes bytes that are not the
+ * program's.
  *
- * A read behind the end of the file is short, and no error: the status tells how many bytes came. */
+ * A read at end of file is short, not an error; the status has the byte count. */
 #include "ad_weft.h"
 #include <errno.h>
 
@@ -12,7 +13,7 @@ static ssize_t contiguous(struct ad_weft_file *open, int is_write, void *memory,
     return is_write ? weft_pwrite(open->file, memory, length, offset) : weft_pread(open->file, memory, length, offset);
 }
 
-/* One part of an access. */
+/* Transfers one pattern. */
 static ssize_t transfer_part(struct ad_weft_file *open, int is_write, const struct ad_weft_pattern *part)
 {
     const struct weft_strided *regular = &part->regular;
@@ -24,7 +25,7 @@ static ssize_t transfer_part(struct ad_weft_file *open, int is_write, const stru
                     : weft_read_list(open->file, part->extents, part->count);
 }
 
-/* All parts of an access, until the end of the file cuts one. Returns the sum of bytes. */
+/* Transfers an access, up to end of file. Returns the number of bytes or -errno. */
 static ssize_t transfer_all(struct ad_weft_file *open, int is_write, struct ad_weft_access *access)
 {
     struct ad_weft_pattern part = {0};
@@ -65,7 +66,7 @@ static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatyp
     *error_code = MPI_SUCCESS;
 }
 
-/* The range of the file from the first to the last byte of an access. A lock of it makes the access atomic. */
+/* Returns the range from the first to the last byte of an access, which is locked in atomic mode. */
 static struct weft_lock range_of(const struct ad_weft_access *access, int is_write)
 {
     struct ad_weft_walk walk = access->file;
@@ -75,7 +76,7 @@ static struct weft_lock range_of(const struct ad_weft_access *access, int is_wri
     return lock;
 }
 
-/* Moves the individual pointer behind the bytes that were moved. */
+/* Advances the individual file pointer by the bytes transferred. */
 static void move_pointer(ADIO_File fd, struct ad_weft_walk *walk, ADIO_Offset bytes)
 {
     ad_weft_walk_on(walk, bytes);

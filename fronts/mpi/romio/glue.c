@@ -1,14 +1,14 @@
-/* What ROMIO needs of the MPI library when it is built beside it: instead of its mpi-io/glue/mpich/mpio_err.c.
+/* Glue between ROMIO and libmpich, in place of ROMIO's mpi-io/glue/mpich/mpio_err.c.
  *
- * Inside libmpich, ROMIO calls functions that libmpich keeps to itself. Here each is made of what it exports:
+ * Inside libmpich, ROMIO calls functions that libmpich does not export. Here they are implemented on exported ones:
  *
- *     error codes       MPIO_Err_create_code is, by a macro of the build, MPIR_Err_create_code: mpich's own codes
- *     error handlers    MPI_File_call_errhandler, which stays in libmpich, and finds the handler in the file: both
- *                       sides have the same struct ADIOI_FileD, as they are of the same version
- *     thread safety     a lock of our own around each call, where the program has asked for MPI_THREAD_MULTIPLE
- *     contiguous types  MPIR_Datatype_iscontig, from what a type was made of
+ *     error codes       a macro of the build renames MPIO_Err_create_code to MPIR_Err_create_code
+ *     error handlers    MPI_File_call_errhandler() of libmpich finds the handler in struct ADIOI_FileD, which is the
+ *                       same on both sides because both are of the same version
+ *     thread safety     a global lock around each call, under MPI_THREAD_MULTIPLE
+ *     contiguous types  MPIR_Datatype_iscontig() by envelope and contents
  *
- * Not here: the driver (../driver/), and which lines of ROMIO are edited (scripts/mpi-driver.sh). */
+ * Not here: the driver (../driver/), and the edits to ROMIO (scripts/mpi-driver.sh). */
 #include "adio.h"
 #include "adio_extern.h"
 #include "mpioimpl.h"
@@ -31,7 +31,7 @@ int MPIO_Err_return_comm(MPI_Comm comm, int error_code)
     return error_code;
 }
 
-/* The handler that files get, as MPI_File_set_errhandler(MPI_FILE_NULL, ...) has left it. */
+/* Returns the default handler of new files, as set by MPI_File_set_errhandler(MPI_FILE_NULL, ...). */
 MPI_Errhandler weft_romio_default_errhandler(void)
 {
     MPI_Errhandler handler = MPI_ERRORS_RETURN;
@@ -81,7 +81,7 @@ void weft_romio_yield(void)
 
 static int is_contiguous(MPI_Datatype type);
 
-/* What a type was made of: MPI_Type_get_contents. */
+/* Envelope and contents of a derived datatype. */
 struct contents {
     int combiner;
     int integer_count, address_count, type_count;
@@ -90,21 +90,21 @@ struct contents {
     MPI_Datatype *types;
 };
 
-/* A block of a type: so many of `type` at `displacement` bytes. */
+/* A block of a derived datatype: `length` times `type` at `displacement` bytes. */
 struct block {
     int length;
     MPI_Aint displacement;
     MPI_Datatype type;
 };
 
-/* How many blocks decide. Of those in one stride the second shows whether all touch. */
+/* Number of blocks to look at. Of a vector the second one shows whether all are adjacent. */
 static int block_count(const struct contents *made)
 {
     switch (made->combiner) {
     case MPI_COMBINER_DUP:
     case MPI_COMBINER_RESIZED:
     case MPI_COMBINER_CONTIGUOUS:
-    case MPI_COMBINER_SUBARRAY: /* as large as its extent: of the whole array */
+    case MPI_COMBINER_SUBARRAY: /* its size is its extent, so it is the whole array */
         return 1;
     case MPI_COMBINER_VECTOR:
     case MPI_COMBINER_HVECTOR:
@@ -202,8 +202,8 @@ static int is_made_contiguous(MPI_Datatype type, struct contents *made)
     return touch;
 }
 
-/* Whether values of a type are one run of bytes, in order, and one value begins where another ends. A type of which
- * this is not sure counts as one with gaps, and is flattened. An empty one counts as contiguous: ROMIO relies on it. */
+/* Returns whether a repeated type is contiguous and in order. False negatives are safe: the type is then flattened.
+ * ROMIO relies on empty types being contiguous. */
 static int is_contiguous(MPI_Datatype type)
 {
     MPI_Count size, lower, extent;
