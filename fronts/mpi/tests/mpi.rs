@@ -86,10 +86,15 @@ impl Ground {
         Some(Self { up: Up::of_nodes(NAME, test, 4, size), _turn: turn })
     }
 
-    /// `weft mpiexec`, of so many processes.
+    /// `weft mpiexec`, of so many processes. It is ended when it hangs: the launcher ends its processes then.
     fn mpiexec(&self, processes: u32, program: &Path, words: &[&str]) -> Command {
-        let mut command = self.up.command(&binaries().join("weft"));
-        command.arg("mpiexec").arg("--driver").arg(built().expect("it is built").join("libweft-romio.so"));
+        let mut command = self.up.command(Path::new("timeout"));
+        command
+            .args(["--kill-after", "10", "300"])
+            .arg(binaries().join("weft"))
+            .arg("mpiexec")
+            .arg("--driver")
+            .arg(built().expect("it is built").join("libweft-romio.so"));
         command.args(["-n", &processes.to_string()]).arg(program).args(words);
         command.current_dir(self.up.directory());
         command
