@@ -107,9 +107,8 @@ pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(
         "{{about}}\n{{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
-         running), others of this machine.\n{}\nOptions:\n      --key FILE  Work as the user of this key [default: \
-         WEFT_KEY, ~/.config/weft/NAME.key]\n  -h, --help      This help; of a verb: -h short, --help with \
-         examples; -V, --version: the version\n",
+         running), others of this machine.\n{}\nOptions (-h of a verb: short help, --help: with examples; -V: the \
+         version):\n  --key FILE   Work as the user of this key [default: WEFT_KEY, ~/.config/weft/NAME.key]\n",
         groups_text(&command)
     );
     command.help_template(template)
