@@ -119,9 +119,9 @@ fn the_file_outlives_its_exporter_and_its_name(stored: Stored) {
 fn all_of_a_striped_file_is_shared(stored: Stored) {
     let fs = FileSystem::start(Wanted { nodes: 4, stored, ..Wanted::default() });
     let (exporter, member) = (fs.client(Way::Auto), fs.client(Way::Auto));
-    let plan = StripePlan::new(4, 64 << 10);
+    let plan = StripePlan::new(4, 64 << 10).unwrap().into();
     let directory = exporter.make_directory(&me(), ROOT, &name("striped"), 0o755).unwrap().attributes.inode;
-    exporter.stripe(&me(), directory, plan).unwrap();
+    exporter.set_directory_plan(&me(), directory, plan).unwrap();
     let create = Some(CreateFile { mode: 0o644, exclusive: true });
     let (file, _) = exporter.open_at(&me(), directory, &name("f"), BOTH, create).unwrap();
     let shared = import(&member, &passed(&file));

@@ -71,7 +71,7 @@ fn handles(fs: &FileSystem, way: Way, is_striped: bool) -> (Vec<File>, [Client; 
     let directory = client.make_directory(&me, InodeNumber::ROOT, &Name::new(b"d").unwrap(), 0o755).unwrap();
     let directory = directory.attributes.inode;
     if is_striped {
-        client.stripe(&me, directory, StripePlan::new(3, 64 << 10)).unwrap();
+        client.set_directory_plan(&me, directory, StripePlan::new(3, 64 << 10).unwrap().into()).unwrap();
     }
     let create = Some(CreateFile { mode: 0o644, exclusive: false });
     let open = |options| client.open_at(&me, directory, &Name::new(b"f").unwrap(), options, create).unwrap().0;

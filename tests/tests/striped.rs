@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{
-    AttributeChanges, Attributes, Credentials, Error, InodeNumber, Layout, Name, NodeId, StripePlan,
+    AttributeChanges, Attributes, Credentials, Error, InodeNumber, Layout, Name, NodeId, Plan, StripePlan,
 };
 use weft_client::{Client, File, OpenOptions, Way};
 use weft_tests::{FileSystem, Stored, Wanted, contents, pattern, with_each_store};
@@ -36,8 +36,8 @@ fn four_nodes(stored: Stored) -> FileSystem {
 /// A directory whose files are striped over four nodes.
 fn striped_directory(client: &Client) -> InodeNumber {
     let directory = client.make_directory(&me(), ROOT, &name("striped"), 0o755).unwrap().attributes.inode;
-    let plan = StripePlan::new(4, STRIPE);
-    let told = client.stripe(&me(), directory, plan).unwrap().attributes;
+    let plan = stripes(4);
+    let told = client.set_directory_plan(&me(), directory, plan).unwrap().attributes;
     assert_eq!(told.layout.plan(), plan);
     directory
 }
@@ -200,27 +200,31 @@ fn writers_that_share_a_file_see_one_another(stored: Stored) {
     appending.close().unwrap();
 }
 
+fn stripes(width: u16) -> Plan {
+    StripePlan::new(width, STRIPE).expect("a plan").into()
+}
+
 #[test]
 fn plans_are_inherited_and_may_be_taken_back() {
     let fs = FileSystem::start(Wanted { nodes: 3, ..Wanted::default() });
     let client = fs.client(Way::Auto);
     let directory = striped_directory(&client);
     let below = client.make_directory(&me(), directory, &name("below"), 0o755).unwrap().attributes;
-    assert_eq!(below.layout.plan(), StripePlan::new(4, STRIPE));
+    assert_eq!(below.layout.plan(), stripes(4));
     let file = open_in(&client, below.inode, "wide", OpenOptions::WRITE);
-    assert_eq!(attributes(&client, file.inode()).layout.plan(), StripePlan::new(4, STRIPE));
+    assert_eq!(attributes(&client, file.inode()).layout.plan(), stripes(4));
     file.write_at(b"bytes", 0).unwrap();
     let inode = file.inode();
     file.close().unwrap();
     assert_eq!(attributes(&client, inode).layout.objects().len(), 3, "as many as there are nodes");
 
-    assert_eq!(client.stripe(&me(), below.inode, None).unwrap().attributes.layout, Layout::Empty);
+    assert_eq!(client.set_directory_plan(&me(), below.inode, Plan::Whole).unwrap().attributes.layout, Layout::Empty);
     let file = open_in(&client, below.inode, "whole", OpenOptions::WRITE);
     file.write_at(b"bytes", 0).unwrap();
     let inode = file.inode();
     file.close().unwrap();
     assert_eq!(attributes(&client, inode).layout.objects().len(), 1);
-    let refused = client.stripe(&me(), inode, StripePlan::new(2, STRIPE));
+    let refused = client.set_directory_plan(&me(), inode, stripes(2));
     assert_eq!(refused.map(|entry| entry.attributes), Err(Error::NotDirectory));
 }
 

@@ -557,6 +557,7 @@ impl FileState {
         self.attributes = attributes.clone();
         self.changed_stamp = stamp;
         self.reported = number;
+        self.weaken_if_split();
         replaced
     }
 
@@ -568,6 +569,14 @@ impl FileState {
         self.reported = number;
         self.object_mtime = NO_OBJECT_MTIME;
         self.right_is_void();
+        self.weaken_if_split();
+    }
+
+    /// Nobody caches the contents of a split file: the shard has taken the lease back with the answer.
+    fn weaken_if_split(&mut self) {
+        if self.is_split() {
+            self.mode = self.mode.min(LeaseMode::Open);
+        }
     }
 
     /// A flush has ended. Its failure alone loses nothing: what could not be written or reported is kept for the next.

@@ -1,24 +1,35 @@
 //! Files that a group has open: one open at the shard, used by any number of clients with the same rights.
 //!
-//! A client that has such a handle knows the file's objects, and nothing else: it holds no lease, so it buffers nothing
-//! and reads nothing ahead. Its session keeps the group alive, by naming it whenever it is renewed. All that is more
-//! than bytes (truncation, locks, attributes) is the client's own business at the shard.
+//! A client that has such a handle knows the file's objects, or its parts, and nothing else: it holds no lease, so it
+//! buffers nothing and reads nothing ahead. Its session keeps the group alive, by naming it whenever it is renewed. All
+//! that is more than bytes (truncation, locks, attributes) is the client's own business at the shard.
 
 use crate::file_objects::FileObjects;
 use crate::files::Files;
 use crate::handle::Handle;
 use crate::lists::{ReadList, read_one_by_one};
 use crate::objects::{ObjectWrite, Objects, Registration};
-use crate::open_inode::{FlushFor, Written, end_of, write_failed};
+use crate::open_inode::{FlushFor, Written, write_failed};
 use crate::shell::Shell;
+use crate::split::SplitFile;
+use crate::transfers::end_of;
+use std::sync::Arc;
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Error, GroupOpen, Result, SessionId, ShardId, routing};
+use weft_protocol::{Credentials, Error, GroupOpen, Result, SessionId, ShardId, routing};
 
 /// A handle of a file that a group has open. To be closed with [`Files::leave_group`].
-pub struct GroupHandle {
+pub struct GroupHandle<S: Shell> {
     pub open: GroupOpen,
-    objects: FileObjects,
+    bytes: Bytes<S>,
+}
+
+/// Where the bytes of a file are that a group has open.
+enum Bytes<S: Shell> {
+    /// In these objects.
+    Objects(FileObjects),
+    /// In parts of its writers: what this one has written is published when it synchronizes or closes.
+    Split(SplitFile<S>),
 }
 
 impl<S: Shell> Files<S> {
@@ -52,12 +63,22 @@ impl<S: Shell> Files<S> {
 
     /// A handle of a file that a group has open. No message is awaited. `None`: the file had no object then, so that
     /// there are no rights.
-    pub fn join_group(&self, open: GroupOpen) -> Result<Option<GroupHandle>> {
-        let Some((first, others)) = open.rights.split_first() else { return Ok(None) };
-        let objects = FileObjects::told(&open.layout, Some(*first), others).ok_or(Error::Malformed)?;
+    pub fn join_group(&self, open: GroupOpen, who: &Credentials) -> Result<Option<GroupHandle<S>>> {
+        let bytes = match open.rights.split_first() {
+            Some((first, others)) => {
+                Bytes::Objects(FileObjects::told(&open.layout, Some(*first), others).ok_or(Error::Malformed)?)
+            }
+            None if open.layout.epoch().is_some() => Bytes::Split(SplitFile::new(
+                &self.objects,
+                (open.inode, &open.layout),
+                Some(open.group),
+                Arc::new(who.clone()),
+            )),
+            None => return Ok(None),
+        };
         self.calls().groups.join(open.group, open.inode)?;
         self.calls().shell.renew_soon();
-        Ok(Some(GroupHandle { open, objects }))
+        Ok(Some(GroupHandle { open, bytes }))
     }
 
     /// A handle is closed, or the client that has opened the file for the group has no use for it any more.
@@ -83,9 +104,9 @@ impl<S: Shell> Files<S> {
 
 /// All fail with [`Error::CapabilityRejected`] or [`Error::NoObject`] when the rights are void: the group has ended, or
 /// they are too old.
-impl GroupHandle {
+impl<S: Shell> GroupHandle<S> {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
-    pub async fn read_at<S: Shell>(
+    pub async fn read_at(
         &self,
         io: &Objects<S>,
         buffer: &mut [u8],
@@ -95,20 +116,29 @@ impl GroupHandle {
         if !self.open.access.reads() {
             return Err(Error::BadHandle);
         }
-        io.read_objects((self.open.inode, &self.objects, false), buffer, offset, registration).await
+        match &self.bytes {
+            Bytes::Objects(objects) => {
+                io.read_objects((self.open.inode, objects, false), buffer, offset, registration).await
+            }
+            Bytes::Split(split) => split.read_at(io, buffer, offset, registration).await,
+        }
     }
 
     /// Reads pieces, in their order, until the end of the file cuts one. Returns the sum of bytes.
-    pub async fn read_list<S: Shell>(
+    pub async fn read_list(
         &self,
         io: &Objects<S>,
         list: &mut dyn ReadList,
         registration: Option<Registration<S>>,
     ) -> Result<usize> {
-        let (ranges, of) = (list.ranges(), (self.open.inode, &self.objects));
-        if self.open.access.reads() && ranges.len() > 1 && registration.is_none() {
+        let ranges = list.ranges();
+        if let Bytes::Objects(objects) = &self.bytes
+            && self.open.access.reads()
+            && ranges.len() > 1
+            && registration.is_none()
+        {
             let size = self.size(io).await?;
-            if let Some(count) = io.read_list(of, size, &ranges, list).await {
+            if let Some(count) = io.read_list((self.open.inode, objects), size, &ranges, list).await {
                 return Ok(count);
             }
         }
@@ -118,7 +148,7 @@ impl GroupHandle {
 
     /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns.
     /// [`Error::NotSupported`]: an append to a striped file.
-    pub async fn write_at<S: Shell>(
+    pub async fn write_at(
         &self,
         io: &Objects<S>,
         bytes: &[u8],
@@ -129,15 +159,23 @@ impl GroupHandle {
         if !access.writes() {
             return Err(Error::BadHandle);
         }
-        if append && self.objects.is_striped() {
-            return Err(Error::NotSupported);
-        }
         end_of(offset, bytes.len())?;
         if bytes.is_empty() {
             return Ok(Written { offset, is_safe: true });
         }
+        let objects = match &self.bytes {
+            Bytes::Split(split) => {
+                let offset = match append {
+                    true => split.append(io, bytes, registration).await?,
+                    false => split.write_at(io, bytes, offset, registration).await.map(|()| offset)?,
+                };
+                return Ok(Written { offset, is_safe: true });
+            }
+            Bytes::Objects(objects) if append && objects.is_striped() => return Err(Error::NotSupported),
+            Bytes::Objects(objects) => objects,
+        };
         let operation = if append { DataOperation::Append } else { DataOperation::Write };
-        let mut write = ObjectWrite::new((inode, self.objects.clone()), operation, false);
+        let mut write = ObjectWrite::new((inode, objects.clone()), operation, false);
         let written = io.write_past_pages(&mut write, bytes, offset, registration).await;
         let reply = written.map_err(|error| write_failed(error, append, write.may_have_landed))?;
         let offset = if append { reply.size - bytes.len() as u64 } else { offset };
@@ -145,23 +183,29 @@ impl GroupHandle {
     }
 
     /// Writes pieces, each its bytes and an offset. They are at the servers when this returns.
-    pub async fn write_list<S: Shell>(
+    pub async fn write_list(
         &self,
         io: &Objects<S>,
         list: &[(&[u8], u64)],
         registration: Option<Registration<S>>,
     ) -> Result<()> {
-        if self.open.append || registration.is_some() || list.len() < 2 {
-            for (bytes, offset) in list {
-                self.write_at(io, bytes, *offset, registration).await?;
+        let objects = match &self.bytes {
+            Bytes::Split(split) if self.open.access.writes() && !self.open.append => {
+                return split.write_list(io, list, registration).await;
             }
-            return Ok(());
-        }
+            Bytes::Objects(objects) if !self.open.append && registration.is_none() && list.len() > 1 => objects,
+            Bytes::Objects(_) | Bytes::Split(_) => {
+                for (bytes, offset) in list {
+                    self.write_at(io, bytes, *offset, registration).await?;
+                }
+                return Ok(());
+            }
+        };
         if !self.open.access.writes() {
             return Err(Error::BadHandle);
         }
         list.iter().try_for_each(|(bytes, offset)| end_of(*offset, bytes.len()).map(drop))?;
-        let mut write = ObjectWrite::new((self.open.inode, self.objects.clone()), DataOperation::Write, false);
+        let mut write = ObjectWrite::new((self.open.inode, objects.clone()), DataOperation::Write, false);
         loop {
             match io.write_list_together(&mut write, list).await {
                 Err(Error::PagesCached) => io.calls.wait_for_pages().await,
@@ -170,16 +214,29 @@ impl GroupHandle {
         }
     }
 
-    /// Flushes the objects to the servers' devices. A read-only handle has nothing to flush, and no right to.
-    pub async fn sync<S: Shell>(&self, io: &Objects<S>) -> Result<()> {
-        if !self.open.access.writes() {
-            return Ok(());
+    /// Publishes what was written to a split file; of other files all is at the servers already.
+    pub async fn publish(&self, io: &Objects<S>) -> Result<()> {
+        match &self.bytes {
+            Bytes::Objects(_) => Ok(()),
+            Bytes::Split(split) => split.publish(io).await,
         }
-        io.sync_objects(self.open.inode, &self.objects).await
     }
 
-    /// Size of the file, as its objects tell.
-    pub async fn size<S: Shell>(&self, io: &Objects<S>) -> Result<u64> {
-        io.stat_objects(self.open.inode, &self.objects).await.map(|told| told.size)
+    /// Flushes the objects to the servers' devices. A read-only handle has nothing to flush, and no right to.
+    pub async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        match &self.bytes {
+            // A reader sees from now on what was published.
+            Bytes::Split(split) => split.sync(io).await,
+            Bytes::Objects(objects) if self.open.access.writes() => io.sync_objects(self.open.inode, objects).await,
+            Bytes::Objects(_) => Ok(()),
+        }
+    }
+
+    /// Size of the file, as its objects or parts tell.
+    pub async fn size(&self, io: &Objects<S>) -> Result<u64> {
+        match &self.bytes {
+            Bytes::Objects(objects) => io.stat_objects(self.open.inode, objects).await.map(|told| told.size),
+            Bytes::Split(split) => split.size(io).await,
+        }
     }
 }

@@ -142,6 +142,23 @@ impl<S: Shell> Handle<S> {
         self.write_from(io, bytes, offset, registration, false).await
     }
 
+    /// Writes pieces, each its bytes and an offset, in their order. Those of a split file are published together.
+    pub async fn write_list(&self, io: &Objects<S>, list: &[(&[u8], u64)]) -> Result<()> {
+        if list.len() > 1 && self.options.access.writes() && !self.options.append {
+            self.check_locks(&io.calls)?;
+            self.open.clear_set_id(io, &self.who).await?;
+            if self.open.write_list_of_split(io, list, &self.options).await? {
+                return Ok(());
+            }
+        }
+        for (bytes, offset) in list {
+            if !self.write_at_hand(io, bytes, *offset) {
+                self.write_at(io, bytes, *offset).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// As [`Handle::write_at`], of bytes that stay in pages of a kernel.
     pub async fn write_pages(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
         self.write_from(io, bytes, offset, self.options.registration, true).await
@@ -216,6 +233,10 @@ impl<S: Shell> Handle<S> {
                 let count = within(size, offset, buffer.len());
                 buffer[..count].fill(0);
                 (count, lease_if(leased))
+            }
+            ReadVia::Split(layout) => {
+                let split = open.split(io, &layout, &self.who);
+                (split.read_at(io, buffer, offset, options.registration).await?, Coverage::Nothing)
             }
             ReadVia::Descriptor { file, leased: true } if !options.direct && buffer.len() <= io.tuning.small_bytes => {
                 (reader.lock().await.read_descriptor(io, &file, version, buffer, offset).await?, Coverage::Lease)

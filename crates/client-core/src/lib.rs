@@ -52,6 +52,7 @@ mod relocate;
 mod session;
 mod settings;
 mod shell;
+mod split;
 mod transfers;
 mod tuning;
 mod write_behind;

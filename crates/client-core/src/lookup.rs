@@ -9,9 +9,10 @@ use crate::lock::lock;
 use crate::look_ahead::PageAhead;
 use crate::open_inode::OpenInode;
 use crate::shell::Shell;
+use crate::split::SplitFile;
 use std::sync::Arc;
 use std::time::Duration;
-use weft_layout::Stripes;
+use weft_layout::{SplitPiece, Stripes};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
     AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, Name,
@@ -498,6 +499,13 @@ impl<S: Shell> Files<S> {
                 site: record.map(|record| record.site.clone()).unwrap_or_default(),
             }
         };
+        if attributes.layout.epoch().is_some() {
+            let split = SplitFile::new(&self.objects, (inode, &attributes.layout), None, Arc::new(who.clone()));
+            let pieces = split.pieces(&self.objects).await?;
+            let of =
+                |piece: &SplitPiece<ObjectId>| location(piece.start as u64, piece.bytes as u64, piece.part.as_ref());
+            return Ok(pieces.iter().map(of).collect());
+        }
         let objects = attributes.layout.objects();
         if objects.len() < 2 {
             return Ok(vec![location(0, attributes.size, objects.first())]);

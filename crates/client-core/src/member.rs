@@ -22,7 +22,7 @@ pub struct Member<S: Shell> {
     pub options: OpenOptions<Registration<S>>,
     pub who: Credentials,
     /// `None`: there were no rights to begin with.
-    group: Option<GroupHandle>,
+    group: Option<GroupHandle<S>>,
     /// The rights are void.
     is_over: AtomicBool,
     own: OnceLock<Handle<S>>,
@@ -38,7 +38,7 @@ impl<S: Shell> Member<S> {
     ) -> Result<Self> {
         let (inode, append) = (open.inode, open.append);
         let options = OpenOptions { append, registration, direct: true, ..OpenOptions::of(open.access) };
-        let group = files.join_group(open)?;
+        let group = files.join_group(open, who)?;
         let (is_over, own) = (AtomicBool::new(group.is_none()), OnceLock::new());
         let member = Self { inode, options, who: who.clone(), group, is_over, own };
         if member.group.is_none() {
@@ -54,12 +54,12 @@ impl<S: Shell> Member<S> {
 
     /// What bytes go by. Once this process has opened the file itself, they go by that: what is written under a lock
     /// has to end with the session that holds it.
-    fn in_use(&self) -> Option<&GroupHandle> {
+    fn in_use(&self) -> Option<&GroupHandle<S>> {
         self.group.as_ref().filter(|_| !self.is_over.load(Ordering::Acquire) && self.own.get().is_none())
     }
 
     /// Does something by the group's rights. `None`: they are void, and not used again.
-    async fn by_group<T>(&self, operation: impl AsyncFnOnce(&GroupHandle) -> Result<T>) -> Option<Result<T>> {
+    async fn by_group<T>(&self, operation: impl AsyncFnOnce(&GroupHandle<S>) -> Result<T>) -> Option<Result<T>> {
         match operation(self.in_use()?).await {
             Err(Error::NoObject | Error::CapabilityRejected) => {
                 self.is_over.store(true, Ordering::Release);
@@ -78,6 +78,10 @@ impl<S: Shell> Member<S> {
     pub async fn own(&self, files: &Files<S>) -> Result<&Handle<S>> {
         if let Some(own) = self.own.get() {
             return Ok(own);
+        }
+        if let Some(group) = &self.group {
+            // From now on bytes go by this handle, which is to see those that were written before.
+            group.publish(&files.objects).await?;
         }
         let opened = files.open(&self.who, self.inode, self.options).await?;
         if let Err(second) = self.own.set(opened) {
@@ -131,11 +135,7 @@ impl<S: Shell> Member<S> {
         {
             return result;
         }
-        let own = self.own(files).await?;
-        for (bytes, offset) in list {
-            own.write_at(&files.objects, bytes, *offset).await?;
-        }
-        Ok(())
+        self.own(files).await?.write_list(&files.objects, list).await
     }
 
     pub async fn size(&self, files: &Files<S>) -> Result<u64> {
@@ -145,8 +145,11 @@ impl<S: Shell> Member<S> {
         self.own(files).await?.size(&files.objects).await
     }
 
-    /// What is written by the group's rights is at the servers already.
+    /// What is written by the group's rights is at the servers already; of a split file it is published.
     pub async fn flush(&self, files: &Files<S>) -> Result<()> {
+        if let Some(group) = &self.group {
+            group.publish(&files.objects).await?;
+        }
         match self.own.get() {
             Some(own) => {
                 own.open.flush(&files.objects, FlushFor::Program).await?;
@@ -176,6 +179,8 @@ impl<S: Shell> Member<S> {
             files.close_handle(own).await;
         }
         if let Some(group) = &self.group {
+            // Who wants to know of losses flushes before.
+            drop(group.publish(&files.objects).await);
             files.leave_group(group.open.group);
         }
     }

@@ -80,7 +80,7 @@ impl<S: Shell> Objects<S> {
     /// that and at other nodes that answer. Several are made at once, so that no object of a striped file is missing.
     pub(crate) async fn new_objects(&self, inode: InodeNumber, layout: &Layout) -> Result<FileObjects> {
         let first = self.new_object().await?;
-        let Some(plan) = layout.plan() else { return Ok(first.into()) };
+        let Some(plan) = layout.stripes() else { return Ok(first.into()) };
         let mut held = vec![first];
         self.make(inode, first).await?;
         let map = self.calls.map();

@@ -23,6 +23,7 @@ mod reports;
 mod runs;
 mod sending;
 mod set_id;
+mod split;
 mod state;
 mod writes;
 
@@ -37,16 +38,18 @@ use crate::open_options::OpenOptions;
 use crate::reader::{Source, Version};
 use crate::session::Term;
 use crate::shell::{Monitor, Shell};
+use crate::split::SplitFile;
+use crate::transfers::end_of;
 use crate::tuning::Tuning;
 use state::{Descriptor, RIGHT_MS, State};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
-use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Result, SessionId, routing};
+use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Layout, Result, SessionId, routing};
 use writes::Target;
 pub use writes::Written;
-pub(crate) use writes::{end_of, write_failed};
+pub(crate) use writes::write_failed;
 
 /// How long a recall waits for reads that use a passed descriptor, and how often it looks, microseconds.
 const DESCRIPTOR_USE_US_MAX: u64 = 1_000_000;
@@ -74,6 +77,8 @@ pub struct OpenInode<S: Shell> {
     set_id: AtomicBool,
     /// Its last name was removed here: it is not kept after its last close.
     nameless: AtomicBool,
+    /// Of a split file, once it was read or written.
+    split: OnceLock<Box<SplitFile<S>>>,
 }
 
 /// On whose behalf a file is flushed.
@@ -102,6 +107,8 @@ pub(crate) enum ReadVia<D> {
     Zeros { size: u64, leased: bool },
     /// `leased`: nobody else changes the file, the kernel included.
     Descriptor { file: Arc<D>, leased: bool },
+    /// Parts of several writers have it. The layout is that of when it was opened.
+    Split(Layout),
     /// `size`: the file's, as far as a lease vouches for it.
     Server { objects: FileObjects, size: Option<u64> },
 }
@@ -128,6 +135,7 @@ impl<S: Shell> OpenInode<S> {
             granted: AtomicU64::new(0),
             set_id: AtomicBool::new(false),
             nameless: AtomicBool::new(false),
+            split: OnceLock::new(),
         }
     }
 
@@ -252,9 +260,9 @@ impl<S: Shell> OpenInode<S> {
         self.lock(io).await.is_ok_and(|state| state.known.is_leased())
     }
 
-    /// Whether the file has an object, as far as is known here.
+    /// Whether the file has an object, or gets parts instead, as far as is known here.
     pub async fn has_object(&self, io: &Objects<S>) -> bool {
-        self.lock(io).await.is_ok_and(|state| state.known.held().is_some())
+        self.lock(io).await.is_ok_and(|state| state.known.held().is_some() || state.known.is_split())
     }
 
     /// Decides how a read is served, and answers it when gathered bytes are all it asks for. Also returns the version
@@ -310,6 +318,9 @@ impl<S: Shell> OpenInode<S> {
             state = self.lock(io).await?;
         }
         state.regain_to_write(io).await?;
+        if state.known.is_split() {
+            return Ok(());
+        }
         state.ensure_object(io).await?;
         if state.known.object_is_new() {
             state.publish_objects(io).await.inspect_err(|_| state.write_not_reported(io))?;
@@ -341,6 +352,9 @@ impl<S: Shell> OpenInode<S> {
         state.regain_to_write(io).await?;
         if !state.refused.is_empty() {
             state.send_refused(io).await?;
+        }
+        if state.known.is_split() {
+            return self.write_split(io, state, (bytes, offset), options).await;
         }
         // A kernel may be writing the object beside us.
         let exclusive = state.known.is_exclusive() && state.kernel.is_none();
@@ -607,6 +621,9 @@ impl<S: Shell> State<S> {
             && let Some(file) = self.descriptor(io, false).await?
         {
             return Ok(ReadVia::Descriptor { file, leased: true });
+        }
+        if self.known.is_split() {
+            return Ok(ReadVia::Split(self.known.attributes().layout.clone()));
         }
         let size = self.known.size();
         Ok(match self.known.objects().cloned() {

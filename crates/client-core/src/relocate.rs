@@ -9,6 +9,7 @@
 
 use crate::file_objects::{FileObjects, Held};
 use crate::files::Files;
+use crate::handle::Handle;
 use crate::objects::{ObjectWrite, Objects, request};
 use crate::open_inode::{Copied, CopySource};
 use crate::open_options::OpenOptions;
@@ -17,7 +18,7 @@ use std::collections::BTreeSet;
 use weft_layout::Piece;
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::Access;
-use weft_protocol::{Credentials, Error, InodeNumber, Layout, NodeId, Result, StripePlan, Timestamp};
+use weft_protocol::{Credentials, Error, InodeNumber, Layout, NodeId, Plan, Result, StripePlan, Timestamp};
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 4 << 20;
@@ -40,7 +41,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    fn plan(&self, source: &CopySource) -> Option<StripePlan> {
+    fn plan(&self, source: &CopySource) -> Plan {
         self.layout.as_ref().map_or(source.plan, Layout::plan)
     }
 }
@@ -74,11 +75,13 @@ impl<S: Shell> Files<S> {
                 }
                 return Ok(0);
             };
-            if io.is_held(inode, &source.objects).await? {
+            if let Some(objects) = &source.objects
+                && io.is_held(inode, objects).await?
+            {
                 return Err(Error::WouldBlock);
             }
             let Some(target) = self.target(inode, &source, destination).await? else { return Ok(0) };
-            let copied = io.copy(inode, &source, &target, pace).await;
+            let copied = io.copy(&handle, &source, &target, pace).await;
             let plan = destination.plan(&source);
             let objects = target.objects.iter().map(|held| held.object).collect();
             match copied {
@@ -100,15 +103,15 @@ impl<S: Shell> Files<S> {
         moved
     }
 
-    /// Says how an empty file is to be striped. An object that it has already, for a kernel, goes.
+    /// Sets the layout that an empty file is to have. An object that it has already, for a kernel, goes.
     ///
     /// # Errors
     /// [`Error::NotEmpty`]: it has bytes; [`Error::InUse`]: another client has it open, or a kernel that reads and
     /// writes the object itself.
-    pub async fn stripe_file(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<()> {
+    pub async fn set_file_plan(&self, who: &Credentials, inode: InodeNumber, plan: Plan) -> Result<()> {
         let mut attempts = 0;
         loop {
-            match self.try_stripe_file(who, inode, plan).await {
+            match self.try_set_file_plan(who, inode, plan).await {
                 // A file that was closed just now is let go of a moment later.
                 Err(Error::WouldBlock) if attempts < CLOSE_ATTEMPTS => attempts += 1,
                 Err(Error::WouldBlock) => return Err(Error::InUse),
@@ -118,7 +121,7 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    async fn try_stripe_file(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<()> {
+    async fn try_set_file_plan(&self, who: &Credentials, inode: InodeNumber, plan: Plan) -> Result<()> {
         let handle = self.open(who, inode, OpenOptions::of(Access::ReadWrite)).await?;
         let io = &self.objects;
         let set = async {
@@ -132,7 +135,9 @@ impl<S: Shell> Files<S> {
             let Some(source) = handle.open.begin_copy(io).await?.filter(|source| source.size == 0) else {
                 return Err(Error::WouldBlock);
             };
-            if io.is_held(inode, &source.objects).await? {
+            if let Some(objects) = &source.objects
+                && io.is_held(inode, objects).await?
+            {
                 return Err(Error::WouldBlock);
             }
             let nothing = Copied { plan, objects: Vec::new(), mtime: Timestamp::default() };
@@ -152,9 +157,11 @@ impl<S: Shell> Files<S> {
     ) -> Result<Option<Target>> {
         let plan = destination.plan(source);
         let stays = |held: &Held| !destination.from.contains(&held.object.node());
-        let slots: Vec<Option<Held>> = match plan == source.plan {
-            true => source.objects.iter().map(|held| Some(held).filter(stays)).collect(),
-            false => vec![None; usize::from(plan.map_or(1, StripePlan::width)).min(destination.to.len()).max(1)],
+        let width = plan.stripes().map_or(1, StripePlan::width);
+        let slots: Vec<Option<Held>> = match &source.objects {
+            Some(objects) if plan == source.plan => objects.iter().map(|held| Some(held).filter(stays)).collect(),
+            // All parts become one.
+            _ => vec![None; usize::from(width).min(destination.to.len()).max(1)],
         };
         if slots.iter().all(Option::is_some) {
             return Ok(None);
@@ -173,7 +180,7 @@ impl<S: Shell> Files<S> {
             };
             objects.push(held);
         }
-        let objects = FileObjects::made(&Layout::planned(plan), &objects).ok_or(Error::Invalid)?;
+        let objects = FileObjects::made(&Layout::planned(plan.of_objects()), &objects).ok_or(Error::Invalid)?;
         Ok(Some(Target { objects, is_new }))
     }
 }
@@ -195,12 +202,13 @@ impl<S: Shell> Objects<S> {
     /// of the target's objects.
     async fn copy(
         &self,
-        inode: InodeNumber,
+        handle: &Handle<S>,
         source: &CopySource,
         target: &Target,
         pace: &mut impl FnMut(usize),
     ) -> Result<(u64, Timestamp)> {
-        for held in source.objects.iter() {
+        let inode = handle.open.inode;
+        for held in source.objects.iter().flat_map(FileObjects::iter) {
             // None of our own writes that were given up lands in what is copied.
             self.settle_node(held.object.node()).await?;
         }
@@ -211,7 +219,12 @@ impl<S: Shell> Objects<S> {
             for piece in stripes.pieces(offset, length).filter(|piece| target.is_new[piece.index]) {
                 memory.resize(piece.bytes, 0);
                 let from = offset + piece.start as u64;
-                self.read_within((inode, &source.objects), &mut memory, from, None).await?;
+                match &source.objects {
+                    Some(objects) => self.read_within((inode, objects), &mut memory, from, None).await?,
+                    None if handle.read_at(self, &mut memory, from).await? == piece.bytes => {}
+                    // It was cut meanwhile.
+                    None => return Err(Error::WouldBlock),
+                }
                 let is_last = from + piece.bytes as u64 == source.size;
                 self.write_copy(inode, target, piece, &memory, is_last).await?;
                 bytes += piece.bytes as u64;

@@ -6,13 +6,13 @@
 //!
 //! | name | of | value |
 //! | --- | --- | --- |
-//! | `weft.layout` | a file, empty; a directory: what is made in it | `whole`, `width=N`, `width=N stripe=SIZE` |
+//! | `weft.layout` | a file, empty; a directory: what is made in it | `whole`, `split`, `width=N`, with `stripe=SIZE` |
 //! | `weft.placement` | a directory, and those that are made in it | `home`, `hash` |
 
 use crate::files::Files;
 use crate::shell::Shell;
 use weft_protocol::{
-    Attributes, Credentials, Error, FileKind, InheritedChange, InodeNumber, Result, StripePlan, XattrExpectation,
+    Attributes, Credentials, Error, FileKind, InheritedChange, InodeNumber, Plan, Result, StripePlan, XattrExpectation,
     XattrName, XattrValue,
 };
 
@@ -96,14 +96,20 @@ impl Setting {
     }
 }
 
-fn layout_text(plan: Option<StripePlan>) -> String {
-    plan.map_or_else(|| "whole".to_owned(), |plan| format!("width={} stripe={}", plan.width(), plan.stripe_bytes()))
+fn layout_text(plan: Plan) -> String {
+    match plan {
+        Plan::Whole => "whole".to_owned(),
+        Plan::Striped(plan) => format!("width={} stripe={}", plan.width(), plan.stripe_bytes()),
+        Plan::Split => "split".to_owned(),
+    }
 }
 
 /// A layout as [`Setting::Layout`] tells it; `None`: this is none.
-pub fn parse_layout(text: &str) -> Option<Option<StripePlan>> {
-    if text == "whole" {
-        return Some(None);
+pub fn parse_layout(text: &str) -> Option<Plan> {
+    match text {
+        "whole" => return Some(Plan::Whole),
+        "split" => return Some(Plan::Split),
+        _ => {}
     }
     let (mut width, mut stripe_bytes) = (None, None);
     for word in text.split_ascii_whitespace() {
@@ -113,7 +119,7 @@ pub fn parse_layout(text: &str) -> Option<Option<StripePlan>> {
             _ => return None,
         }
     }
-    stripe_plan(width?, stripe_bytes).map(Some)
+    stripe_plan(width?, stripe_bytes).map(Plan::Striped)
 }
 
 fn parse_size(text: &str) -> Option<u64> {
@@ -175,10 +181,10 @@ impl<S: Shell> Files<S> {
         match (setting, kind) {
             (Setting::Layout, FileKind::Directory) => {
                 let plan = parse_layout(text).ok_or(Error::Invalid)?;
-                self.set_inherited(who, inode, InheritedChange::Stripes(plan)).await.map(drop)
+                self.set_inherited(who, inode, InheritedChange::Plan(plan)).await.map(drop)
             }
             (Setting::Layout, FileKind::Regular) => {
-                self.stripe_file(who, inode, parse_layout(text).ok_or(Error::Invalid)?).await
+                self.set_file_plan(who, inode, parse_layout(text).ok_or(Error::Invalid)?).await
             }
             (Setting::Placement, FileKind::Directory) => {
                 self.set_placement(who, inode, Placement::parse(text).ok_or(Error::Invalid)?).await
@@ -204,11 +210,12 @@ mod tests {
 
     #[test]
     fn layouts_are_read_as_they_are_told_and_with_units() {
-        for plan in [None, stripe_plan(4, None), stripe_plan(2, Some(192 << 10))] {
+        let stripes = |width, bytes| Plan::Striped(stripe_plan(width, bytes).expect("a plan"));
+        for plan in [Plan::Whole, stripes(4, None), stripes(2, Some(192 << 10)), Plan::Split] {
             assert_eq!(parse_layout(&layout_text(plan)), Some(plan));
         }
-        assert_eq!(parse_layout("width=4"), Some(stripe_plan(4, Some(1 << 20))));
-        assert_eq!(parse_layout("stripe=256KiB width=3"), Some(stripe_plan(3, Some(256 << 10))));
+        assert_eq!(parse_layout("width=4"), Some(stripes(4, Some(1 << 20))));
+        assert_eq!(parse_layout("stripe=256KiB width=3"), Some(stripes(3, Some(256 << 10))));
         for bad in
             ["", "striped", "width=1", "width=4 stripe=1", "width=4 width=4", "stripe=1MiB", "width=4 stripe=1GiB"]
         {

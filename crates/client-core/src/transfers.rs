@@ -6,7 +6,7 @@ use crate::notice::Notice;
 use crate::objects::{ObjectWrite, Objects, Registration, request, void_with_session};
 use crate::shell::Shell;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
-use weft_protocol::limits::BULK_BYTES_MAX;
+use weft_protocol::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX};
 use weft_protocol::{Error, InodeNumber, Result};
 
 /// How often the objects of a file are looked at until they stay the same.
@@ -16,6 +16,11 @@ const LOOKS_MAX: usize = 8;
 pub(crate) fn within(size: u64, offset: u64, bytes: usize) -> usize {
     let left = size.saturating_sub(offset);
     usize::try_from(left).map_or(bytes, |left| left.min(bytes))
+}
+
+/// The end of a write, if a file may be that long.
+pub(crate) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
+    offset.checked_add(bytes as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)
 }
 
 impl<S: Shell> Objects<S> {
@@ -76,7 +81,7 @@ impl<S: Shell> Objects<S> {
     }
 
     /// Returns how many bytes the object has of it.
-    async fn read_object(
+    pub(crate) async fn read_object(
         &self,
         (inode, held, pages): (InodeNumber, Held, bool),
         into: &mut [u8],

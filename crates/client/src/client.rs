@@ -20,7 +20,7 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, InheritedChange, InodeNumber, Name, NodeId, NodeIdentity,
-    Result, SessionId, ShardId, StripePlan, XattrExpectation, XattrName, XattrValue,
+    Plan, Result, SessionId, ShardId, XattrExpectation, XattrName, XattrValue,
 };
 
 /// A client of one file system.
@@ -171,19 +171,19 @@ impl Client {
         block_on(self.files().set_attributes(who, inode, changes))
     }
 
-    /// Sets how files made in a directory from now on are striped, and those in directories made in it; `None`: not at
-    /// all. The directory's owner may.
-    pub fn stripe(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<Entry> {
-        block_on(self.files().set_inherited(who, inode, InheritedChange::Stripes(plan)))
+    /// Sets the layout of files made in a directory from now on, and of those in directories made in it. The
+    /// directory's owner may.
+    pub fn set_directory_plan(&self, who: &Credentials, inode: InodeNumber, plan: Plan) -> Result<Entry> {
+        block_on(self.files().set_inherited(who, inode, InheritedChange::Plan(plan)))
     }
 
-    /// Sets how an empty file is striped.
+    /// Sets the layout of an empty file.
     ///
     /// # Errors
     /// [`Error::NotEmpty`]: it has bytes; [`Error::InUse`]: another client has it open, or a kernel that reads and
     /// writes the object itself.
-    pub fn stripe_file(&self, who: &Credentials, inode: InodeNumber, plan: Option<StripePlan>) -> Result<()> {
-        block_on(self.files().stripe_file(who, inode, plan))
+    pub fn set_file_plan(&self, who: &Credentials, inode: InodeNumber, plan: Plan) -> Result<()> {
+        block_on(self.files().set_file_plan(who, inode, plan))
     }
 
     /// Spreads the names of a directory over all shards, for many clients that make files in it. It keeps its names,

@@ -198,7 +198,7 @@ impl File {
     /// Writes pieces, each its bytes and an offset, in their order.
     pub fn write_list(&self, list: &[(&[u8], u64)]) -> Result<()> {
         match &self.0.opened {
-            Opened::Own(_) => list.iter().try_for_each(|(bytes, offset)| self.write_at(bytes, *offset)),
+            Opened::Own(handle) => block_on(handle.write_list(self.0.objects(), list)),
             Opened::OfGroup(member) => block_on(member.write_list(&self.0.client.0, list)),
         }
     }

@@ -12,8 +12,14 @@
 //! The size of the file is where the last of them ends in it: an object that is shorter than its part of the file has a
 //! hole at its end. Cutting or extending each object to its part of a size gives the file that size.
 //!
+//! A split file has parts instead, whose bytes are told by extents ([`SplitIndex`]).
+//!
 //! Invariant: no other crate maps offsets of a file to those of objects, or sizes.
 //! Not here: which objects a file has (`weft_protocol::layout`), how they are read and written.
+
+mod split;
+
+pub use split::{SplitIndex, SplitPiece, Unpublished, below, joined, supersede};
 
 use serde::{Deserialize, Serialize};
 use weft_protocol::{Layout, StripePlan};
@@ -53,7 +59,8 @@ impl Stripes {
     /// Of the objects that the layout has, or will have.
     pub fn of(layout: &Layout) -> Self {
         match layout {
-            Layout::Empty | Layout::Whole { .. } => Self::WHOLE,
+            // Parts have the file's own offsets.
+            Layout::Empty | Layout::Whole { .. } | Layout::Split { .. } => Self::WHOLE,
             Layout::Planned(plan) => Self::planned(*plan),
             Layout::Striped(striped) => Self::planned(striped.plan()),
         }

@@ -28,6 +28,7 @@ mod probe;
 mod remove;
 mod rename;
 mod slots;
+pub(crate) mod split;
 mod spread;
 #[cfg(test)]
 mod tests;
@@ -69,6 +70,8 @@ pub struct Context {
     pub object_mtime: Option<Timestamp>,
     /// The object of the file that is cut to nothing was cut in its place, and stays the file's.
     pub cut_in_place: bool,
+    /// Somebody has the file open for writing, or the caller; for a cut to nothing.
+    pub is_being_written: bool,
     /// The open repeats one that has made the file: it goes to who made it, whatever the file's mode.
     pub made: bool,
 }
@@ -96,6 +99,8 @@ pub enum Command {
     Observe { inode: InodeNumber, size: u64, object_mtime: Timestamp },
     /// Some objects of a file were cut, and others were not: how long it is, is told by the next `Observe`.
     ForgetSize { inode: InodeNumber },
+    /// Nobody writes to this file any more: parts without extents go.
+    DropEmptyParts { inode: InodeNumber },
     /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },
     /// A client's change that repeats `of`, which was made in a session that has ended since.
@@ -224,7 +229,13 @@ impl<K: KeyValue> Back<K> {
         let mut more = Vec::new();
         let answer = match command {
             Command::Change { origin, credentials, request, context } => {
-                let result = self.change(time, credentials, request, context, &mut aftermath);
+                let result = match request {
+                    ShardRequest::Publish { inode, object, patterns, appends_to, .. } => {
+                        let by = (credentials, origin.session);
+                        self.publish(time, by, *inode, (*object, patterns, *appends_to), context)
+                    }
+                    request => self.change(time, credentials, request, context, &mut aftermath),
+                };
                 self.keep_reply((*origin, credentials.uid), &result, access_of(request));
                 Answer::Client(result)
             }
@@ -260,6 +271,10 @@ impl<K: KeyValue> Back<K> {
             }
             Command::ForgetSize { inode } => {
                 self.forget_size(*inode);
+                Answer::None
+            }
+            Command::DropEmptyParts { inode } => {
+                self.drop_empty_parts(*inode, &mut aftermath);
                 Answer::None
             }
             Command::Reap { inode } => {
@@ -332,6 +347,8 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
             | ShardRequest::OpenGroup { .. }
+            | ShardRequest::Publish { .. }
+            | ShardRequest::GetParts { .. }
             | ShardRequest::UnlinkBatch { .. }
             | ShardRequest::Lock { .. }
             | ShardRequest::Unlock { .. }

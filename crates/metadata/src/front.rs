@@ -36,6 +36,7 @@ mod reads;
 mod recall;
 mod repeats;
 mod sessions;
+mod split;
 mod storage;
 #[cfg(test)]
 mod tests;

@@ -62,7 +62,7 @@ impl Attributes {
 
     /// What a directory hands down.
     pub fn inherited(&self) -> Inherited {
-        Inherited { stripes: self.layout.plan(), spreads: self.flags.contains(InodeFlags::SPREADS) }
+        Inherited { plan: self.layout.plan(), spreads: self.flags.contains(InodeFlags::SPREADS) }
     }
 }
 

@@ -6,8 +6,7 @@ use crate::ids::{Generation, ObjectId};
 use crate::limits::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, STRIPE_WIDTH_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Layout of a regular file. `split` is a new variant when it comes. Of a directory: what is made in it begins with the
-/// same; `Empty` or `Planned`.
+/// Layout of a regular file. Of a directory: what is made in it begins with the same; `Empty`, `Planned`, or `Split`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Layout {
     /// Nothing was written yet: no object is needed. A size above zero is all hole.
@@ -19,6 +18,44 @@ pub enum Layout {
     Planned(StripePlan),
     /// Several objects hold the file in turns.
     Striped(Box<Striped>),
+    /// Each writer has a part of his own, none at first: [`crate::split`]. `epoch` counts the publications.
+    Split { epoch: u64 },
+}
+
+/// What the layout of a file, or of files that are made in a directory, is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Plan {
+    /// On one node.
+    #[default]
+    Whole,
+    /// On several nodes in turns.
+    Striped(StripePlan),
+    /// A part for each writer, on his node.
+    Split,
+}
+
+impl Plan {
+    /// The same for a file whose objects are made at once: of a split one all bytes are in one part then.
+    pub fn of_objects(self) -> Self {
+        match self {
+            Plan::Split => Plan::Whole,
+            plan => plan,
+        }
+    }
+
+    /// How the file is to be striped, if it is.
+    pub fn stripes(self) -> Option<StripePlan> {
+        match self {
+            Plan::Striped(stripes) => Some(stripes),
+            Plan::Whole | Plan::Split => None,
+        }
+    }
+}
+
+impl From<StripePlan> for Plan {
+    fn from(stripes: StripePlan) -> Self {
+        Plan::Striped(stripes)
+    }
 }
 
 /// How a file is to be striped.
@@ -52,8 +89,8 @@ impl StripePlan {
 /// What files and directories begin with that are made in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Inherited {
-    /// How files are striped; `None`: not at all.
-    pub stripes: Option<StripePlan>,
+    /// The layout of files.
+    pub plan: Plan,
     /// Directories get parts as soon as they have a few names.
     pub spreads: bool,
 }
@@ -61,7 +98,7 @@ pub struct Inherited {
 /// A change of what a directory hands down; what it does not name stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InheritedChange {
-    Stripes(Option<StripePlan>),
+    Plan(Plan),
     Spreads(bool),
 }
 
@@ -121,32 +158,55 @@ impl From<Striped> for (u32, Generation, Vec<ObjectId>) {
 }
 
 impl Layout {
-    /// The first object, by which layouts of one file are told apart.
+    /// The first object, by which layouts of one file are told apart. A split file has none: its parts come and go.
     pub fn object(&self) -> Option<ObjectId> {
         self.objects().first().copied()
     }
 
-    /// All objects, in the order of their first bytes.
+    /// All objects, in the order of their first bytes; not the parts of a split file.
     pub fn objects(&self) -> &[ObjectId] {
         match self {
-            Layout::Empty | Layout::Planned(_) => &[],
+            Layout::Empty | Layout::Planned(_) | Layout::Split { .. } => &[],
             Layout::Whole { object, .. } => std::slice::from_ref(object),
             Layout::Striped(striped) => &striped.objects,
         }
     }
 
-    /// How the file is striped, or will be.
-    pub fn plan(&self) -> Option<StripePlan> {
+    /// What the layout is, or will be.
+    pub fn plan(&self) -> Plan {
         match self {
-            Layout::Empty | Layout::Whole { .. } => None,
-            Layout::Planned(plan) => Some(*plan),
-            Layout::Striped(striped) => Some(striped.plan),
+            Layout::Empty | Layout::Whole { .. } => Plan::Whole,
+            Layout::Planned(plan) => Plan::Striped(*plan),
+            Layout::Striped(striped) => Plan::Striped(striped.plan),
+            Layout::Split { .. } => Plan::Split,
+        }
+    }
+
+    /// How the file is striped, or will be.
+    pub fn stripes(&self) -> Option<StripePlan> {
+        self.plan().stripes()
+    }
+
+    /// Whether something was written, as far as the layout tells.
+    pub fn has_bytes(&self) -> bool {
+        self.object().is_some() || self.epoch().is_some_and(|epoch| epoch > 0)
+    }
+
+    /// Publications so far; `None`: the file is not split.
+    pub fn epoch(&self) -> Option<u64> {
+        match self {
+            Layout::Split { epoch } => Some(*epoch),
+            _ => None,
         }
     }
 
     /// The layout of a file or directory with this plan, and nothing written.
-    pub fn planned(plan: Option<StripePlan>) -> Layout {
-        plan.map_or(Layout::Empty, Layout::Planned)
+    pub fn planned(plan: Plan) -> Layout {
+        match plan {
+            Plan::Whole => Layout::Empty,
+            Plan::Striped(stripes) => Layout::Planned(stripes),
+            Plan::Split => Layout::Split { epoch: 0 },
+        }
     }
 
     /// What is left when the objects go.

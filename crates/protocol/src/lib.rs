@@ -28,6 +28,7 @@ pub mod message;
 pub mod name;
 pub mod parts;
 pub mod routing;
+pub mod split;
 pub mod time;
 pub mod window;
 pub mod xattr;
@@ -42,12 +43,13 @@ pub use ids::{
     ConnectionId, Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId,
     SlotIndex,
 };
-pub use layout::{Inherited, InheritedChange, Layout, StripePlan, Striped};
+pub use layout::{Inherited, InheritedChange, Layout, Plan, StripePlan, Striped};
 pub use lease::{Grants, LeaseKey, LeaseMode};
 pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
 pub use map::{ClusterMap, NodeAddress, NodeChange, NodeRecord, ShardRecord};
 pub use name::Name;
 pub use parts::Parts;
+pub use split::{Extent, Pattern, SplitPart};
 pub use time::Timestamp;
 pub use window::{InFlightWindow, NextStep, may_prefetch};
 pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
@@ -97,4 +99,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 36 | `SetInherited` instead of `Stripe`; `Attributes` have flags; `Relocate` without objects; `ShardStatus` has |
 /// |    | `calls` |
 /// | 37 | group opens: `OpenGroup`, rights of a group, `Renew` names the groups; exported handles |
-pub const PROTOCOL_VERSION: u8 = 37;
+/// | 38 | split files: `Layout::Split`, `Plan`; `Publish`, `GetParts` |
+pub const PROTOCOL_VERSION: u8 = 38;

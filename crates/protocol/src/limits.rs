@@ -70,6 +70,12 @@ pub const STRIPE_WIDTH_MAX: u16 = 64;
 pub const STRIPE_BYTES_MIN: u32 = 16;
 /// Largest stripe of a striped file, bytes.
 pub const STRIPE_BYTES_MAX: u32 = 1 << 30;
+/// Parts of a split file. Beyond it a publication is refused with [`crate::Error::NoSpace`].
+pub const SPLIT_PARTS_MAX: usize = 16_384;
+/// Extents of one part: one reply has them all. Beyond it likewise.
+pub const SPLIT_EXTENTS_MAX: usize = 8192;
+/// Patterns in one publication.
+pub const SPLIT_PATTERNS_MAX: usize = 2048;
 /// Longest name of an extended attribute, bytes, the prefix of its namespace included. What Linux allows.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value of an extended attribute, bytes. What Linux allows.

@@ -68,6 +68,8 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::ReadDirectory { inode, .. }
         | ShardRequest::HoldDirectory { inode }
         | ShardRequest::OpenGroup { inode, .. }
+        | ShardRequest::Publish { inode, .. }
+        | ShardRequest::GetParts { inode, .. }
         | ShardRequest::Lock { inode, .. }
         | ShardRequest::Unlock { inode, .. }
         | ShardRequest::CancelLock { inode, .. }

@@ -96,6 +96,8 @@ every_variant!(message, Message, examples::messages(), {
 every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Lookup { .. } => "Lookup",
     ShardRequest::GetAttributes { .. } => "GetAttributes",
+    ShardRequest::Publish { .. } => "Publish",
+    ShardRequest::GetParts { .. } => "GetParts",
     ShardRequest::SetAttributes { .. } => "SetAttributes",
     ShardRequest::OpenAt { .. } => "OpenAt",
     ShardRequest::Open { .. } => "Open",
@@ -127,6 +129,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
+    ShardAnswer::Parts { .. } => "Parts",
     ShardAnswer::Entry { .. } => "Entry",
     ShardAnswer::Remote { .. } => "Remote",
     ShardAnswer::Absent { .. } => "Absent",
@@ -244,6 +247,7 @@ every_variant!(lock_answer, LockAnswer, examples::lock_answers(), {
 });
 every_variant!(layout, Layout, examples::layouts(), {
     Layout::Empty => "Empty",
+    Layout::Split { .. } => "Split",
     Layout::Whole { .. } => "Whole",
     Layout::Planned(_) => "Planned",
     Layout::Striped(_) => "Striped",

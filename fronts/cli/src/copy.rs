@@ -24,7 +24,7 @@ use queue::Queue;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use weft_protocol::StripePlan;
+use weft_protocol::Plan;
 
 /// Failures after which a copy gives up: more of the same would follow.
 const FAILURES_MAX: usize = 20;
@@ -46,14 +46,14 @@ pub struct Choices {
     /// Say nothing but errors.
     pub quiet: bool,
     /// How copies in a file system are striped; `None`: as their directories say.
-    pub stripes: Option<StripePlan>,
+    pub plan: Option<Plan>,
 }
 
 impl Default for Choices {
     fn default() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let jobs = processors.clamp(JOBS_RANGE.0, JOBS_RANGE.1);
-        Self { recursive: false, resume: false, jobs, verbose: false, quiet: true, stripes: None }
+        Self { recursive: false, resume: false, jobs, verbose: false, quiet: true, plan: None }
     }
 }
 

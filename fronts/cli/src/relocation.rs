@@ -170,7 +170,7 @@ impl Relocation<'_> {
 
     fn walk(&self, root: &WeftPath, attributes: &Attributes, found: &SyncSender<Found>) -> Outcome<()> {
         let offer = |path: WeftPath, attributes: &Attributes| {
-            if attributes.layout.object().is_some() && (self.concerns)(attributes) {
+            if attributes.layout.has_bytes() && (self.concerns)(attributes) {
                 // The workers take what is sent until this end is dropped.
                 let _ = found.send(Found { path, inode: attributes.inode });
             }

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use weft_client::{Registration, parse_layout};
-use weft_protocol::StripePlan;
+use weft_protocol::Plan;
 
 const REGISTRATION: &str = "rdma=";
 
@@ -10,7 +10,7 @@ const REGISTRATION: &str = "rdma=";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hints {
     /// Layout of a file that it makes; `None`: what the directory hands down.
-    pub layout: Option<Option<StripePlan>>,
+    pub layout: Option<Plan>,
     pub registration: Option<Registration>,
 }
 
@@ -26,11 +26,11 @@ impl Hints {
                     let refusal = || Failure::invalid(format!("hint '{word}': not static, dynamic or auto"));
                     hints.registration = Some(Registration::parse(value).ok_or_else(refusal)?);
                 }
-                None if ["width=", "stripe="].iter().any(|key| word.starts_with(key)) || word == "whole" => {
-                    layout.push(word);
-                }
+                None if ["width=", "stripe="].iter().any(|key| word.starts_with(key)) => layout.push(word),
+                None if ["whole", "split"].contains(&word) => layout.push(word),
                 None => {
-                    let text = format!("unknown hint '{word}': whole, width=N, stripe=SIZE and rdma=MODE are known");
+                    let text =
+                        format!("unknown hint '{word}': whole, split, width=N, stripe=SIZE and rdma=MODE are known");
                     return Err(Failure::invalid(text));
                 }
             }
@@ -38,7 +38,7 @@ impl Hints {
         if !layout.is_empty() {
             let words = layout.join(" ");
             let refusal =
-                || Failure::invalid(format!("hints '{words}': not a layout; say whole, or width=4 stripe=1MiB"));
+                || Failure::invalid(format!("hints '{words}': not a layout; say whole, split, or width=4 stripe=1MiB"));
             hints.layout = Some(parse_layout(&words).ok_or_else(refusal)?);
         }
         Ok(hints)
@@ -53,9 +53,10 @@ mod tests {
     fn hints_are_words_and_each_is_checked() {
         let hints = Hints::parse(b" rdma=static  stripe=64KiB width=2 ").unwrap();
         assert_eq!(hints.registration, Some(Registration::Static));
-        assert_eq!(hints.layout, Some(weft_client::stripe_plan(2, Some(64 << 10))));
+        assert_eq!(hints.layout, weft_client::stripe_plan(2, Some(64 << 10)).map(Plan::Striped));
         assert_eq!(Hints::parse(b"").unwrap(), Hints::default());
-        assert_eq!(Hints::parse(b"whole").unwrap().layout, Some(None));
+        assert_eq!(Hints::parse(b"whole").unwrap().layout, Some(Plan::Whole));
+        assert_eq!(Hints::parse(b"split").unwrap().layout, Some(Plan::Split));
         for (bad, named) in
             [("widht=2", "widht=2"), ("rdma=fast", "rdma=fast"), ("stripe=64KiB", "stripe"), ("width=2 whole", "whole")]
         {

@@ -98,7 +98,7 @@ impl OpenFile {
                     && entry.attributes.size == 0
                     && entry.attributes.layout.plan() != plan
                 {
-                    client.stripe_file(who, file.inode(), plan).explain(|| format!("open {place}: layout"))?;
+                    client.set_file_plan(who, file.inode(), plan).explain(|| format!("open {place}: layout"))?;
                 }
                 Ok(Self::new(place.fs, What::File(file), &flags))
             }

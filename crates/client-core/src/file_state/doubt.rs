@@ -47,7 +47,7 @@ impl FileState {
 
     /// Before a read without a lease: a file that has no object may have been given one by a writer elsewhere.
     pub fn doubt_missing_object(&mut self) {
-        if !self.is_leased() && self.held.is_none() {
+        if !self.is_leased() && self.held.is_none() && !self.is_split() {
             self.open_anew();
         }
     }

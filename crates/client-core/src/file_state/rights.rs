@@ -27,7 +27,12 @@ impl FileState {
 
     /// Whether the file has several objects, or will have.
     pub fn is_striped(&self) -> bool {
-        self.attributes.layout.plan().is_some()
+        self.attributes.layout.stripes().is_some()
+    }
+
+    /// Whether each of its writers has a part of his own.
+    pub fn is_split(&self) -> bool {
+        self.attributes.layout.epoch().is_some()
     }
 
     /// Whether the shard does not know the object yet.

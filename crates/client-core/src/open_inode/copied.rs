@@ -11,13 +11,13 @@ use crate::objects::Objects;
 use crate::shell::Shell;
 use std::sync::atomic::Ordering;
 use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{Credentials, Error, InodeNumber, ObjectId, Result, SessionId, StripePlan, Timestamp};
+use weft_protocol::{Credentials, Error, InodeNumber, ObjectId, Plan, Result, SessionId, Timestamp};
 
 /// What a copy is made from.
 pub(crate) struct CopySource {
-    pub objects: FileObjects,
-    /// How the file is striped.
-    pub plan: Option<StripePlan>,
+    /// `None`: it has parts.
+    pub objects: Option<FileObjects>,
+    pub plan: Plan,
     pub size: u64,
     session: SessionId,
     granted: u64,
@@ -27,7 +27,7 @@ pub(crate) struct CopySource {
 
 /// What the file is to have.
 pub(crate) struct Copied {
-    pub plan: Option<StripePlan>,
+    pub plan: Plan,
     pub objects: Vec<ObjectId>,
     /// Of the objects.
     pub mtime: Timestamp,
@@ -42,13 +42,13 @@ impl Copied {
 
 impl<S: Shell> OpenInode<S> {
     /// Before a copy: writes back and reports. [`Error::WouldBlock`]: somebody else uses the file, or a kernel.
-    /// `None`: it has no object.
+    /// `None`: it has no object, and no parts.
     pub(crate) async fn begin_copy(&self, io: &Objects<S>) -> Result<Option<CopySource>> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.hold(io).await?;
         state.flush(io).await?;
         state.regain(io).await?;
-        if state.known.held().is_none() {
+        if state.known.held().is_none() && !state.known.attributes().layout.has_bytes() {
             return Ok(None);
         }
         if !state.is_alone() {
@@ -56,11 +56,16 @@ impl<S: Shell> OpenInode<S> {
         }
         // Else this client would be who has the object's file open.
         state.descriptor = Descriptor::NotAsked;
+        // No lease vouches for the size of a split file.
+        let size = match state.opener.clone().filter(|_| state.known.is_split()) {
+            Some(who) => self.split(io, &state.known.attributes().layout, &who).size(io).await?,
+            None => state.known.size(),
+        };
         let known = &state.known;
         Ok(Some(CopySource {
-            objects: state.objects()?,
+            objects: known.objects().cloned(),
             plan: known.attributes().layout.plan(),
-            size: known.size(),
+            size,
             session: known.session(),
             granted: known.grant_stamp(),
             version: self.data_version.load(Ordering::Acquire),
@@ -70,7 +75,7 @@ impl<S: Shell> OpenInode<S> {
 
     /// Gives a file that has no object this plan. [`Error::NotEmpty`]: it has some. [`Error::WouldBlock`]: somebody
     /// else uses it.
-    pub(crate) async fn set_plan(&self, io: &Objects<S>, who: &Credentials, plan: Option<StripePlan>) -> Result<()> {
+    pub(crate) async fn set_plan(&self, io: &Objects<S>, who: &Credentials, plan: Plan) -> Result<()> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.hold(io).await?;
         state.flush(io).await?;
@@ -82,7 +87,7 @@ impl<S: Shell> OpenInode<S> {
             return Ok(());
         }
         // The first write of somebody here would make objects by the plan of before, and waits for the lock.
-        if !state.is_certain() || !state.known.is_exclusive() || !state.known.writes() {
+        if !state.is_alone() {
             return Err(Error::WouldBlock);
         }
         let (session, granted) = (state.known.session(), state.known.grant_stamp());
@@ -91,15 +96,25 @@ impl<S: Shell> OpenInode<S> {
             Ok((attributes, stamp)) => {
                 io.calls.session.opens.reported(self.inode, stamp);
                 state.known.changed(&attributes, stamp, io.calls.session.next_report());
+                self.parts_replaced().await;
                 Ok(())
             }
             Err(error) => {
                 if error != Error::WouldBlock {
                     // It may have been done.
                     state.known.right_is_void();
+                    self.parts_replaced().await;
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Parts of the file may be others, or gone. To be called with the lock: whoever writes next is not to go on with
+    /// the part that he had.
+    async fn parts_replaced(&self) {
+        if let Some(split) = self.split.get() {
+            split.parts_replaced().await;
         }
     }
 
@@ -134,6 +149,7 @@ impl<S: Shell> OpenInode<S> {
             // It may have been done.
             Err(_) => state.known.right_is_void(),
         }
+        self.parts_replaced().await;
         drop(state);
         self.changed();
         answer.map(drop)
@@ -150,7 +166,9 @@ impl<S: Shell> OpenInode<S> {
 impl<S: Shell> State<S> {
     /// Whether nobody but those who use this state uses the file, and the shard and the objects know all of it.
     fn is_alone(&self) -> bool {
-        self.known.is_exclusive() && self.known.writes() && self.kernel.is_none() && self.is_certain()
+        // Of a split file the shard knows whether others have it open.
+        let is_alone = self.known.is_exclusive() || self.known.is_split();
+        is_alone && self.known.writes() && self.kernel.is_none() && self.is_certain()
     }
 
     /// Whether the shard and the objects know all of the file.

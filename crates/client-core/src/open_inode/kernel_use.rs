@@ -89,7 +89,7 @@ impl<S: Shell> State<S> {
             self.known.doubt_open_to_write();
         }
         self.regain(io).await?;
-        if self.known.is_striped() {
+        if self.known.is_striped() || self.known.is_split() {
             return Ok(());
         }
         let is_made_here = self.known.held().is_none();

@@ -83,6 +83,13 @@ impl<S: Shell> OpenInode<S> {
             return Ok(());
         }
         state.regain(io).await?;
+        if state.known.is_split() {
+            drop(state);
+            return match self.split.get() {
+                Some(split) => split.sync(io).await,
+                None => Ok(()),
+            };
+        }
         let Some(objects) = state.known.objects().cloned() else { return Ok(()) };
         io.sync_objects(self.inode, &objects).await
     }

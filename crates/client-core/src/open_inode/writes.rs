@@ -14,7 +14,6 @@ use crate::tuning::Tuning;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
-use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::{Error, Result, Timestamp};
 
 /// What became of a write.
@@ -74,11 +73,6 @@ pub(crate) fn write_failed(error: Error, is_append: bool, may_have_landed: bool)
     }
 }
 
-/// The end of a write, if a file may be that long.
-pub(crate) fn end_of(offset: u64, bytes: usize) -> Result<u64> {
-    offset.checked_add(bytes as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Error::FileTooLarge)
-}
-
 impl<S: Shell> State<S> {
     /// A file without an object gets one, at the client's home node. One that was extended by truncate gets its size;
     /// where others may write too, that size is the shard's to know, and it extends the object when it is told of it.
@@ -86,6 +80,7 @@ impl<S: Shell> State<S> {
         if self.known.held().is_some() {
             return Ok(());
         }
+        assert!(!self.known.is_split(), "{} has parts", self.known.inode());
         let objects = io.new_objects(self.known.inode(), &self.known.attributes().layout).await?;
         let mut made = None;
         if self.known.is_exclusive()

@@ -12,8 +12,8 @@ use crate::kv::KeyValue;
 use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::message::shard::ShardAnswer;
 use weft_protocol::{
-    AttributeChanges, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, Layout, ObjectId, Result,
-    StripePlan, TimeChange, Timestamp,
+    AttributeChanges, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, Layout, ObjectId, Plan,
+    Result, TimeChange, Timestamp,
 };
 
 impl Inode {
@@ -76,7 +76,7 @@ impl Inode {
         }
         self.check_has_name()?;
         match change {
-            InheritedChange::Stripes(plan) => self.layout = Layout::planned(plan),
+            InheritedChange::Plan(plan) => self.layout = Layout::planned(plan),
             InheritedChange::Spreads(spreads) => self.spreads = spreads,
         }
         self.ctime = time.after(self.ctime);
@@ -163,6 +163,10 @@ impl<K: KeyValue> Back<K> {
             // Writes that were not reported come before this change.
             inode.observe(inode.size, object_mtime);
         }
+        if let Some(size) = changes.size {
+            inode.clone().change(time, caller, changes, context.is_writer)?;
+            self.cut_parts(number, &mut inode, size, context, aftermath);
+        }
         inode.change(time, caller, changes, context.is_writer)?;
         inode.note_object_mtime(context.object_mtime);
         if changes.size == Some(0) {
@@ -183,6 +187,7 @@ impl<K: KeyValue> Back<K> {
         aftermath: &mut Aftermath,
     ) {
         drop_object(number, inode, context, aftermath);
+        self.cut_parts(number, inode, 0, context, aftermath);
         if caller.uid != 0 {
             inode.drop_set_id();
         }
@@ -271,23 +276,25 @@ impl<K: KeyValue> Back<K> {
     pub(super) fn relocate(
         &mut self,
         number: InodeNumber,
-        (plan, objects): (Option<StripePlan>, &[ObjectId]),
+        (plan, objects): (Plan, &[ObjectId]),
         object_mtime: Timestamp,
         is_alone: bool,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
-        let planned = Layout::planned(plan);
+        let planned = Layout::planned(plan.of_objects());
         let layout = match objects.split_first() {
             Some((first, others)) => planned.given(*first, others).ok_or(Error::Invalid)?,
-            None => planned,
+            None => Layout::planned(plan),
         };
+        let has_parts = !self.split_parts(number).is_empty();
         let inode = self.inode(number);
         let before = inode.as_ref().map_or(Layout::Empty, |inode| inode.layout.clone());
         let going = |from: &Layout, kept: &Layout| {
             let goes = |object: &&ObjectId| !kept.objects().contains(object);
             from.objects().iter().filter(goes).map(|object| (number, *object)).collect()
         };
-        let (has_object, is_copy) = (before.object().is_some(), layout.object().is_some());
+        let has_object = before.object().is_some() || has_parts;
+        let is_copy = layout.object().is_some();
         if !is_copy && has_object && inode.as_ref().is_some_and(|inode| inode.size > 0) {
             return Err(Error::NotEmpty);
         }
@@ -296,7 +303,11 @@ impl<K: KeyValue> Back<K> {
             return Err(Error::WouldBlock);
         };
         aftermath.removed = going(&before, &layout);
-        inode.set_layout(layout);
+        aftermath.removed.append(&mut self.drop_split(number, &inode));
+        match objects.first() {
+            Some(part) if plan == Plan::Split => self.become_split(number, &mut inode, *part),
+            _ => inode.set_layout(layout),
+        }
         inode.note_object_mtime(Some(object_mtime));
         self.put_inode(number, &inode);
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })

@@ -8,7 +8,7 @@ use super::keys::Key;
 use crate::kv::KeyValue;
 use weft_protocol::limits::{DIRECTORY_PARTS_MAX, LINKS_MAX, STRIPE_WIDTH_MAX};
 use weft_protocol::{
-    Attributes, Error, FileKind, Generation, Inherited, InodeFlags, InodeNumber, Layout, ObjectId, Parts, Result,
+    Attributes, Error, FileKind, Generation, Inherited, InodeFlags, InodeNumber, Layout, ObjectId, Parts, Plan, Result,
     StripePlan, Striped, Timestamp,
 };
 
@@ -32,7 +32,9 @@ const SPREADS: u8 = HAS_OBJECT;
 const CTIME_IS_MTIME: u8 = 0b1000;
 const ATIME_IS_MTIME: u8 = 0b1_0000;
 const HAS_XATTRS: u8 = 0b10_0000;
-const IS_STRIPED: u8 = 0b100_0000;
+const HAS_PLAN: u8 = 0b100_0000;
+/// In place of the number of objects of a striped file.
+const SPLIT_WIDTH: u64 = 0;
 const HAS_PARTS: u8 = 0b1000_0000;
 /// Nothing was heard of the object yet: any of its times is later.
 pub const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
@@ -87,12 +89,12 @@ impl Inode {
 
     /// What a directory hands down to what is made in it.
     pub fn inherited(&self) -> Inherited {
-        Inherited { stripes: self.layout.plan(), spreads: self.spreads }
+        Inherited { plan: self.layout.plan(), spreads: self.spreads }
     }
 
     /// A directory has this from now on.
     pub fn inherit(&mut self, inherited: Inherited) {
-        (self.layout, self.spreads) = (Layout::planned(inherited.stripes), inherited.spreads);
+        (self.layout, self.spreads) = (Layout::planned(inherited.plan), inherited.spreads);
     }
 
     /// What `stat` tells.
@@ -167,11 +169,11 @@ impl Inode {
         let generation = match &self.layout {
             Layout::Whole { generation, .. } => Some(*generation),
             Layout::Striped(striped) => Some(striped.generation()),
-            Layout::Empty | Layout::Planned(_) => None,
+            Layout::Empty | Layout::Planned(_) | Layout::Split { .. } => None,
         };
         first |= if generation.is_some() { HAS_OBJECT } else { 0 };
         first |= if self.spreads { SPREADS } else { 0 };
-        first |= if self.layout.plan().is_some() { IS_STRIPED } else { 0 };
+        first |= if self.layout.plan() != Plan::Whole { HAS_PLAN } else { 0 };
         first |= if self.ctime == self.mtime { CTIME_IS_MTIME } else { 0 };
         first |= if self.atime == self.mtime { ATIME_IS_MTIME } else { 0 };
         first |= if self.xattr_bytes != 0 { HAS_XATTRS } else { 0 };
@@ -189,9 +191,13 @@ impl Inode {
         if self.atime != self.mtime {
             record.put(&self.atime.0.to_le_bytes());
         }
-        if let Some(plan) = self.layout.plan() {
+        if let Some(plan) = self.layout.stripes() {
             record.put_varint(u64::from(plan.width()));
             record.put_varint(u64::from(plan.stripe_bytes()));
+        }
+        if let Some(epoch) = self.layout.epoch() {
+            record.put_varint(SPLIT_WIDTH);
+            record.put_varint(epoch);
         }
         if let Some(generation) = generation {
             self.layout.objects().iter().for_each(|object| record.put(&object.raw().to_le_bytes()));
@@ -224,11 +230,11 @@ impl Inode {
         let mtime = Timestamp(i64::from_le_bytes(reader.array()?));
         let ctime = if first & CTIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
         let atime = if first & ATIME_IS_MTIME == 0 { Timestamp(i64::from_le_bytes(reader.array()?)) } else { mtime };
-        let plan = if first & IS_STRIPED == 0 { None } else { Some(reader.plan()?) };
+        let planned = if first & HAS_PLAN == 0 { Layout::Empty } else { reader.planned()? };
         let (layout, object_mtime) = if kind == FileKind::Directory || first & HAS_OBJECT == 0 {
-            (Layout::planned(plan), NO_OBJECT_MTIME)
+            (planned, NO_OBJECT_MTIME)
         } else {
-            let layout = reader.layout(plan)?;
+            let layout = reader.layout(&planned)?;
             (layout, Timestamp(unzigzag(reader.varint()?).wrapping_add(mtime.0)))
         };
         let parent = if kind == FileKind::Directory { u64::from_le_bytes(reader.array()?) } else { 0 };
@@ -320,13 +326,18 @@ impl Reader<'_> {
         Some(*first)
     }
 
-    fn plan(&mut self) -> Option<StripePlan> {
-        let width = u16::try_from(self.varint()?).ok()?;
-        StripePlan::new(width, u32::try_from(self.varint()?).ok()?)
+    /// The layout of a file that is striped or split, without its objects.
+    fn planned(&mut self) -> Option<Layout> {
+        let (width, second) = (self.varint()?, self.varint()?);
+        if width == SPLIT_WIDTH {
+            return Some(Layout::Split { epoch: second });
+        }
+        StripePlan::new(u16::try_from(width).ok()?, u32::try_from(second).ok()?).map(Layout::Planned)
     }
 
     /// The layout of a file with objects.
-    fn layout(&mut self, plan: Option<StripePlan>) -> Option<Layout> {
+    fn layout(&mut self, planned: &Layout) -> Option<Layout> {
+        let plan = planned.stripes();
         let count = plan.map_or(1, |plan| usize::from(plan.width()));
         let mut objects = Vec::with_capacity(count);
         for _ in 0..count {
@@ -415,15 +426,18 @@ mod tests {
             kind in 0u8..3, mode in 0u16..0o10000, links: u32, uid: u32, gid: u32, size: u64, times: [i64; 3],
             same in 0u8..4, object in proptest::option::of(1u64..(1 << 48)), generation: u32, parent in 1u64..(1 << 48),
             object_mtime: i64, xattr_bytes: u32, width in 1..=STRIPE_WIDTH_MAX, parts in 0..=DIRECTORY_PARTS_MAX,
-            spreads: bool,
+            spreads: bool, is_split: bool,
         ) {
             let kind = kind_from(kind).expect("three kinds");
             let object = object.filter(|_| kind != FileKind::Directory);
             let mtime = Timestamp(times[0]);
             let plan = StripePlan::new(width, 3 * STRIPE_BYTES_MIN);
+            let epoch = Some(u64::from(links)).filter(|_| is_split && kind == FileKind::Regular);
+            let object = object.filter(|_| epoch.is_none());
             let generation = Generation(generation);
             let layout = match (object.map(|sequence| ObjectId::new(NodeId(65535), sequence)), plan) {
-                (None, plan) => Layout::planned(plan),
+                (None, _) if epoch.is_some() => Layout::Split { epoch: u64::from(links) },
+                (None, plan) => Layout::planned(plan.map_or(Plan::Whole, Plan::Striped)),
                 (Some(object), None) => Layout::Whole { object, generation },
                 (Some(object), Some(plan)) => {
                     let objects = vec![object; usize::from(width)];

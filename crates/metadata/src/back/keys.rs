@@ -4,21 +4,27 @@
 //! directory by their cookies.
 
 use weft_protocol::limits::XATTR_NAME_BYTES_MAX;
-use weft_protocol::{Cookie, InodeNumber, XattrName, XattrNamespace};
+use weft_protocol::{Cookie, Extent, InodeNumber, ObjectId, Pattern, XattrName, XattrNamespace};
 
 /// First byte of a key: what the record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Tag {
     Dentry = b'd',
+    Extent = b'e',
     Inode = b'i',
     Symlink = b'l',
     Orphan = b'o',
+    SplitPart = b'p',
     Xattr = b'x',
 }
 
 /// Bytes of a tag and an inode number.
 const NUMBER_KEY_BYTES: usize = 9;
+/// Bytes of a tag, an inode number, and a cookie or an object's identifier.
+const DENTRY_KEY_BYTES: usize = NUMBER_KEY_BYTES + 8;
+/// Bytes of those and the five numbers of an extent.
+const EXTENT_KEY_BYTES: usize = DENTRY_KEY_BYTES + 5 * 8;
 /// Bytes of an extended attribute's value under one key: a value of 64 KiB takes 64.
 pub const XATTR_PART_BYTES: usize = 1024;
 /// Bytes after the name of an extended attribute: a zero, which no name has, and the number of the part.
@@ -35,7 +41,7 @@ impl Key {
 
     /// A dentry: the directory and the cookie.
     pub fn dentry(directory: InodeNumber, cookie: Cookie) -> DentryKey {
-        let mut key = [0; NUMBER_KEY_BYTES + 8];
+        let mut key = [0; DENTRY_KEY_BYTES];
         key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(Tag::Dentry, directory));
         key[NUMBER_KEY_BYTES..].copy_from_slice(&cookie.raw().to_be_bytes());
         key
@@ -69,10 +75,62 @@ impl Key {
     }
 }
 
+impl Key {
+    /// What is common to the parts of a split file. Those of its parts follow.
+    pub fn split(inode: InodeNumber) -> NumberKey {
+        numbered(Tag::SplitPart, inode)
+    }
+
+    /// A part of a split file.
+    pub fn split_part(inode: InodeNumber, object: ObjectId) -> DentryKey {
+        of_object(Tag::SplitPart, inode, object)
+    }
+
+    /// Where the extents of a part begin.
+    pub fn extents(inode: InodeNumber, object: ObjectId) -> DentryKey {
+        of_object(Tag::Extent, inode, object)
+    }
+
+    /// An extent of a part: all of it is in the key, so that no two have the same.
+    pub fn extent(inode: InodeNumber, object: ObjectId, extent: &Extent) -> ExtentKey {
+        let mut key = [0; EXTENT_KEY_BYTES];
+        key[..DENTRY_KEY_BYTES].copy_from_slice(&Self::extents(inode, object));
+        let Extent { pattern, epoch } = extent;
+        let numbers = [pattern.start(), pattern.bytes(), pattern.stride(), pattern.count(), *epoch];
+        for (place, number) in key[DENTRY_KEY_BYTES..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_be_bytes());
+        }
+        key
+    }
+}
+
+fn of_object(tag: Tag, inode: InodeNumber, object: ObjectId) -> DentryKey {
+    let mut key = [0; DENTRY_KEY_BYTES];
+    key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(tag, inode));
+    key[NUMBER_KEY_BYTES..].copy_from_slice(&object.raw().to_be_bytes());
+    key
+}
+
+/// The part in the key of one of this file. `None`: the key is another one.
+pub fn split_part_of(key: &[u8], inode: InodeNumber) -> Option<ObjectId> {
+    let object = key.strip_prefix(&numbered(Tag::SplitPart, inode))?;
+    Some(ObjectId::from_raw(u64::from_be_bytes(object.try_into().ok()?)))
+}
+
+/// The extent in the key of one of this part. `None`: the key is another one.
+pub fn extent_of(key: &[u8], inode: InodeNumber, object: ObjectId) -> Option<Extent> {
+    let rest = key.strip_prefix(&of_object(Tag::Extent, inode, object))?;
+    let mut numbers = rest.chunks_exact(8).map(|bytes| u64::from_be_bytes(bytes.try_into().expect("8 bytes")));
+    let (start, bytes, stride, count) = (numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?);
+    Some(Extent { pattern: Pattern::new(start, bytes, stride, count)?, epoch: numbers.next()? })
+}
+
 /// A key that is a tag and an inode number.
 pub type NumberKey = [u8; NUMBER_KEY_BYTES];
-/// A key of a dentry.
-pub type DentryKey = [u8; NUMBER_KEY_BYTES + 8];
+/// A key of a dentry, or of a part of a split file.
+pub type DentryKey = [u8; DENTRY_KEY_BYTES];
+/// A key of an extent.
+pub type ExtentKey = [u8; EXTENT_KEY_BYTES];
 
 fn numbered(tag: Tag, inode: InodeNumber) -> NumberKey {
     let [a, b, c, d, e, f, g, h] = inode.raw().to_be_bytes();

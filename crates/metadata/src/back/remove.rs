@@ -147,6 +147,7 @@ impl<K: KeyValue> Back<K> {
         self.inodes -= 1;
         aftermath.gone = Some(number);
         aftermath.removed = objects_of(number, &inode.layout);
+        aftermath.removed.append(&mut self.drop_split(number, inode));
     }
 
     /// Nobody uses the orphan any more. Nothing is done when it is no orphan.

@@ -103,10 +103,46 @@ impl<K: KeyValue> Shard<K> {
                 self.cut_at.insert(cut.inode, self.stamp + 1);
             }
             self.note_report(call);
+            self.note_split(call, answer);
+            self.note_overtaken(call, answer);
             self.grant_all(call, answer);
             self.grow(&call.request, answer);
         }
         result
+    }
+
+    /// A file that has become a split one is cached by nobody, its maker included.
+    fn note_split(&mut self, call: &Call, answer: &ShardAnswer) {
+        if let (ShardRequest::Relocate { inode, .. }, ShardAnswer::Entry { attributes, .. }) = (&call.request, answer)
+            && attributes.layout.epoch().is_some()
+        {
+            self.weaken(call.session(), LeaseKey::Data(*inode), LeaseMode::Open);
+        }
+    }
+
+    /// Nobody is asked before a split file changes. A copy that another session is making of it does not become the
+    /// file's.
+    fn note_overtaken(&mut self, call: &Call, answer: &ShardAnswer) {
+        let attributes = match (&call.request, answer) {
+            (ShardRequest::Publish { .. }, ShardAnswer::Entry { attributes, .. }) => attributes,
+            (ShardRequest::SetAttributes { changes, .. }, ShardAnswer::Entry { attributes, .. })
+                if changes.size.is_some() =>
+            {
+                attributes
+            }
+            (
+                ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. },
+                ShardAnswer::Opened { attributes, .. },
+            ) if flags.truncate => attributes,
+            _ => return,
+        };
+        let key = LeaseKey::Data(attributes.inode);
+        if attributes.layout.epoch().is_some() {
+            let others = self.leases.holders(&key).filter(|holder| holder.session != call.session());
+            for holder in others.copied().collect::<Vec<_>>() {
+                self.leases.set(key, Holder { overtaken: true, ..holder });
+            }
+        }
     }
 
     fn note_report(&mut self, call: &Call) {
@@ -186,9 +222,10 @@ impl<K: KeyValue> Shard<K> {
             (None, _) => None,
         };
         let object_mtime = told.and_then(|told| told.as_ref().ok()).map(|(_, object_mtime)| *object_mtime);
-        let (is_writer, made) = (own.is_some_and(|own| own.writing), call.made);
-        let is_alone = self.is_alone(call);
-        Context { keep, is_writer, is_alone, actual, object_mtime, cut_in_place, made }
+        let is_writer = own.is_some_and(|own| own.writing) || self.writes_own_part(call);
+        let is_being_written = self.resized(&call.request).is_some_and(|inode| self.is_being_written(inode));
+        let (is_alone, made) = (self.is_alone(call), call.made);
+        Context { keep, is_writer, is_alone, actual, object_mtime, cut_in_place, is_being_written, made }
     }
 
     /// Whether nobody else has used the file of a change of objects since the session was granted the lease that it
@@ -197,7 +234,10 @@ impl<K: KeyValue> Shard<K> {
         let ShardRequest::Relocate { inode, granted, .. } = call.request else { return false };
         let key = LeaseKey::Data(inode);
         let own = self.leases.holder(&key, call.session());
-        let holds = |own: &Holder| own.mode == LeaseMode::Exclusive && own.writing && own.stamp == granted;
+        let is_split = self.back.inode(inode).is_some_and(|record| record.layout.epoch().is_some());
+        // Nobody has more than a split file open.
+        let is_only = is_split && self.leases.holders(&key).all(|own| own.session == call.session() && !own.overtaken);
+        let holds = |own: &Holder| (own.mode == LeaseMode::Exclusive || is_only) && own.writing && own.stamp == granted;
         let is_cut = self.cuts.contains_key(&inode) || self.cut_at.get(&inode).is_some_and(|cut| *cut > granted);
         own.as_ref().is_some_and(holds) && self.recalls.find(key, call.session()).is_none() && !is_cut
     }
@@ -218,7 +258,7 @@ impl<K: KeyValue> Shard<K> {
             }
             ShardAnswer::Opened { attributes, created: true, grants, .. } if !call.made => {
                 if let ShardRequest::OpenAt { flags, .. } = &call.request {
-                    *grants = self.grant_name(call) | self.grant_new_file(session, attributes.inode, *flags);
+                    *grants = self.grant_name(call) | self.grant_new_file(session, attributes, *flags);
                 }
             }
             ShardAnswer::Opened { attributes, capability, others, grants, .. } => {
@@ -241,6 +281,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardAnswer::RemovedBatch { .. }
             | ShardAnswer::Lock(_)
             | ShardAnswer::LockTested(_)
+            | ShardAnswer::Parts { .. }
             | ShardAnswer::Xattrs { .. } => {}
         }
     }

@@ -45,6 +45,7 @@ impl<K: KeyValue> Shard<K> {
         if !self.sessions.is_alive(session) {
             return Grants::empty();
         }
+        let flags = self.as_opened(inode, flags);
         let own = self.leases.holder(&key, session);
         let claimed = self.parking.is_claimed(&key);
         let (mut alone, mut shareable) = (true, true);
@@ -64,10 +65,18 @@ impl<K: KeyValue> Shard<K> {
         let pages = self.keeps_pages(inode, flags) || own.is_some_and(|own| own.pages);
         let reported = own.map_or(0, |own| own.reported);
         let stamp = self.next_grant_stamp();
-        self.leases.set(key, Holder { session, mode, writing, wrote_through, pages, stamp, reported });
+        let overtaken = false;
+        self.leases.set(key, Holder { session, mode, writing, wrote_through, pages, stamp, reported, overtaken });
         let mut told = self.told_of_data(session, key, mode);
         told.set(Grants::PAGES_ELSEWHERE, self.has_pages_elsewhere(&key, session));
         told
+    }
+
+    /// How a file is opened. Nobody caches the contents of a split file, whose parts are written without a word to
+    /// others.
+    pub(super) fn as_opened(&self, inode: InodeNumber, flags: OpenFlags) -> OpenFlags {
+        let is_split = self.back.inode(inode).is_some_and(|record| record.layout.epoch().is_some());
+        OpenFlags { direct: flags.direct || is_split, ..flags }
     }
 
     /// Whether kernels above other sessions may keep pages of the file.
@@ -87,12 +96,12 @@ impl<K: KeyValue> Shard<K> {
 
     /// Registers the open that has made a file, and grants its attributes. Its number is new: nobody holds anything of
     /// it, asks for it, or waits for it, and it has no object to have a right to.
-    pub(super) fn grant_new_file(&mut self, session: SessionId, inode: InodeNumber, flags: OpenFlags) -> Grants {
+    pub(super) fn grant_new_file(&mut self, session: SessionId, made: &Attributes, flags: OpenFlags) -> Grants {
         if !self.sessions.is_alive(session) {
             return Grants::empty();
         }
-        let writing = flags.access.writes();
-        let mode = mode_of_open(flags, true);
+        let (inode, writing) = (made.inode, flags.access.writes());
+        let mode = mode_of_open(flags, made.layout.epoch().is_none());
         let stamp = self.next_grant_stamp();
         let pages = flags.page_cache.keeps(None);
         self.leases.set(LeaseKey::Data(inode), Holder { writing, pages, ..Holder::new(session, mode, stamp) });
@@ -206,6 +215,9 @@ impl<K: KeyValue> Shard<K> {
             if !self.cut_at.is_empty() && self.leases.holders(key).next().is_none() {
                 self.cut_at.remove(inode);
             }
+            if holder.writing {
+                self.tidy_parts(*inode);
+            }
             self.reap_unused(*inode);
         }
         Some(holder)
@@ -221,14 +233,14 @@ impl<K: KeyValue> Shard<K> {
         let generation = match &attributes.layout {
             Layout::Whole { generation, .. } => *generation,
             Layout::Striped(striped) => striped.generation(),
-            Layout::Empty | Layout::Planned(_) => return (None, Vec::new()),
+            Layout::Empty | Layout::Planned(_) | Layout::Split { .. } => return (None, Vec::new()),
         };
         let objects = attributes.layout.objects().iter();
         let mut rights = objects.map(|object| self.capability((*object, generation), attributes, access, session));
         (rights.next(), rights.collect())
     }
 
-    fn capability(
+    pub(super) fn capability(
         &self,
         (object, generation): (ObjectId, Generation),
         attributes: &Attributes,

@@ -100,6 +100,9 @@ impl<K: KeyValue> Shard<K> {
                 }
             }
         }
+        for (inode, object) in self.parts_written_by(session) {
+            fences.entry(object.node()).or_default().insert((inode, object));
+        }
         fences
     }
 
@@ -173,7 +176,8 @@ impl<K: KeyValue> Shard<K> {
         if self.sessions.knows(session) || self.parking.iter().any(|(_, parked)| is_of(&parked.work)) {
             return Err(Error::Busy);
         }
-        Ok(self.back.inode(inode).is_some_and(|record| record.layout.objects().contains(&object)))
+        let is_part = self.back.split_part(inode, object).is_some();
+        Ok(is_part || self.back.inode(inode).is_some_and(|record| record.layout.objects().contains(&object)))
     }
 
     /// Asks for the size of a file whose writer is gone.

@@ -86,7 +86,8 @@ impl<K: KeyValue> Shard<K> {
 
     fn grant_known_attributes(&mut self, session: SessionId, attributes: &Attributes) -> Grants {
         let inode = attributes.inode;
-        if attributes.kind == FileKind::Regular {
+        // Of a split file they change with each publication, and with nothing else.
+        if attributes.kind == FileKind::Regular && attributes.layout.epoch().is_none() {
             let key = LeaseKey::Data(inode);
             let mut others = self.leases.holders(&key).filter(|holder| holder.session != session);
             if others.any(|holder| data::may_change(*holder)) || self.recovering.contains_key(&inode) {

@@ -39,6 +39,11 @@ impl Groups {
         self.groups.contains_key(&group)
     }
 
+    /// The groups that a session has joined.
+    pub fn joined(&self, session: SessionId) -> impl Iterator<Item = SessionId> {
+        self.joined.get(&session).into_iter().flatten().copied()
+    }
+
     /// Whether a session may open one more.
     fn has_room(&self, session: SessionId) -> bool {
         self.joined.get(&session).is_none_or(|joined| joined.len() < GROUPS_PER_SESSION_MAX)

@@ -35,12 +35,15 @@ pub struct Holder {
     pub stamp: u64,
     /// Of `Data`: number of the latest report that was taken.
     pub reported: u64,
+    /// Of `Data`: another session has changed the split file since this was granted.
+    pub overtaken: bool,
 }
 
 impl Holder {
     /// A hold of which no more is known than that it was granted by a reply with this stamp.
     pub fn new(session: SessionId, mode: LeaseMode, stamp: u64) -> Self {
-        Self { session, mode, writing: false, wrote_through: false, pages: false, stamp, reported: 0 }
+        let (writing, wrote_through, pages, overtaken) = (false, false, false, false);
+        Self { session, mode, writing, wrote_through, pages, stamp, reported: 0, overtaken }
     }
 }
 

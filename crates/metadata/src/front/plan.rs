@@ -148,7 +148,7 @@ impl<K: KeyValue> Shard<K> {
                 Some(dentry) => {
                     let exclusive = create.is_some_and(|create| create.exclusive);
                     if dentry.kind == FileKind::Regular && !exclusive {
-                        plan_open(plan, dentry.inode, *flags);
+                        plan_open(plan, dentry.inode, self.as_opened(dentry.inode, *flags));
                     }
                 }
                 None if create.is_some() => {
@@ -157,7 +157,7 @@ impl<K: KeyValue> Shard<K> {
                 }
                 None => {}
             },
-            ShardRequest::Open { inode, flags } => plan_open(plan, *inode, *flags),
+            ShardRequest::Open { inode, flags } => plan_open(plan, *inode, self.as_opened(*inode, *flags)),
             ShardRequest::SetAttributes { inode, changes } => self.plan_attributes(plan, *inode, changes)?,
             ShardRequest::Commit { inode, object, .. } => {
                 plan.alone(LeaseKey::Attributes(*inode));
@@ -175,8 +175,8 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::SetXattr { inode, .. } | ShardRequest::RemoveXattr { inode, .. } => {
                 plan.alone(LeaseKey::Attributes(*inode));
             }
-            ShardRequest::Relocate { inode, .. } => {
-                if self.is_alone(call) {
+            ShardRequest::Publish { inode, .. } | ShardRequest::Relocate { inode, .. } => {
+                if self.writes_own_part(call) || self.is_alone(call) {
                     plan.alone(LeaseKey::Attributes(*inode));
                 }
             }
@@ -228,6 +228,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::ReadDirectory { .. }
             | ShardRequest::HoldDirectory { .. }
             | ShardRequest::OpenGroup { .. }
+            | ShardRequest::GetParts { .. }
             | ShardRequest::Lock { .. }
             | ShardRequest::Unlock { .. }
             | ShardRequest::CancelLock { .. }

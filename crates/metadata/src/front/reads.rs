@@ -20,6 +20,9 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::OpenGroup { inode, access, group } => {
                 return self.open_group(call, (*inode, *access, *group));
             }
+            ShardRequest::GetParts { inode, group, since, after } => {
+                self.changed_parts(call, (*inode, *group), *since, *after)
+            }
             ShardRequest::GetXattrs { inode } => self.xattrs(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
             ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes } => {

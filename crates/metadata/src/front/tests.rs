@@ -20,6 +20,7 @@ mod renames;
 mod repeats;
 mod shards;
 mod slots;
+mod split;
 mod spread;
 mod striped;
 mod times;

@@ -10,10 +10,11 @@ use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
-use crate::layout::{InheritedChange, StripePlan};
+use crate::layout::{InheritedChange, Plan};
 use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
+use crate::split::{Pattern, SplitPart};
 use crate::time::Timestamp;
 use crate::xattr::{Xattr, XattrExpectation, XattrName, XattrValue};
 use serde::{Deserialize, Serialize};
@@ -246,7 +247,7 @@ pub enum ShardRequest {
     Relocate {
         inode: InodeNumber,
         granted: u64,
-        plan: Option<StripePlan>,
+        plan: Plan,
         objects: Vec<ObjectId>,
         /// Latest modification time of these objects, which is none of the file's.
         object_mtime: Timestamp,
@@ -259,6 +260,20 @@ pub enum ShardRequest {
     /// the number of a session, or of a group that has ended; or the caller has joined
     /// [`crate::limits::GROUPS_PER_SESSION_MAX`] groups. Answer: `Opened`.
     OpenGroup { inode: InodeNumber, access: Access, group: SessionId },
+    /// Change. Of a split file: `object` is a part of the session, which may come with this, and has these bytes now.
+    /// At most [`crate::limits::SPLIT_PATTERNS_MAX`] patterns. The session has the file open for writing, or has joined
+    /// `group`, which has (else [`Error::BadHandle`]). Answer: `Entry`, whose layout has a new epoch.
+    Publish {
+        inode: InodeNumber,
+        group: Option<SessionId>,
+        object: ObjectId,
+        patterns: Vec<Pattern>,
+        /// Of an append: where the file ends. [`Error::WouldBlock`]: it ends elsewhere by now.
+        appends_to: Option<u64>,
+    },
+    /// Read. Of a split file: the parts with a higher identifier than `after` that have changed since this epoch, to a
+    /// session that has the file open, has joined `group`, which has, or may read it. Answer: `Parts`.
+    GetParts { inode: InodeNumber, group: Option<SessionId>, since: u64, after: Option<ObjectId> },
 }
 
 /// What became of a request for a lock.
@@ -357,6 +372,19 @@ pub enum ShardAnswer {
         attributes: Option<Attributes>,
         grants: Grants,
     },
+    /// Parts of a split file, by their identifiers.
+    Parts {
+        /// As of these parts.
+        epoch: u64,
+        /// Of the file, as of now.
+        size: u64,
+        /// These are all extents of the parts, and parts that are missing are gone: the file was cut since the epoch
+        /// that the request names. Otherwise they come to those that were told before.
+        is_whole: bool,
+        parts: Vec<SplitPart>,
+        /// After which part to go on; `None`: these were the last ones.
+        next: Option<ObjectId>,
+    },
 }
 
 /// One page of a directory listing.
@@ -398,6 +426,7 @@ impl ShardRequest {
                 | ShardRequest::TestLock { .. }
                 | ShardRequest::GetXattrs { .. }
                 | ShardRequest::OpenGroup { .. }
+                | ShardRequest::GetParts { .. }
                 | ShardRequest::Ping
         )
     }
@@ -450,6 +479,8 @@ impl ShardRequest {
             | ShardRequest::Spread { inode }
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::OpenGroup { inode, .. }
+            | ShardRequest::Publish { inode, .. }
+            | ShardRequest::GetParts { inode, .. }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }
             | ShardRequest::CancelLock { inode, .. }

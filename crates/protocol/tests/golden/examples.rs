@@ -18,11 +18,11 @@ use weft_protocol::message::shard::{
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, FileKind, Generation, Grants,
-    GroupOpen, HeldLock, Inherited, InheritedChange, InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode,
-    LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey,
-    NodeRecord, ObjectId, Parts, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange,
-    Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, Extent, FileKind, Generation,
+    Grants, GroupOpen, HeldLock, Inherited, InheritedChange, InodeFlags, InodeNumber, KeyId, Layout, LeaseKey,
+    LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeChange, NodeId, NodeIdentity,
+    NodeKey, NodeRecord, ObjectId, Parts, Pattern, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex,
+    SplitPart, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -68,7 +68,7 @@ fn attributes(kind: FileKind, layout: Layout) -> Attributes {
 }
 
 fn inherited() -> Inherited {
-    Inherited { stripes: Some(plan()), spreads: true }
+    Inherited { plan: plan().into(), spreads: true }
 }
 
 fn parts() -> Parts {
@@ -175,6 +175,10 @@ fn plan() -> StripePlan {
     StripePlan::new(2, 1 << 20).expect("a plan")
 }
 
+fn pattern() -> Pattern {
+    Pattern::new(1 << 20, 47_008, 188_032, 1000).expect("a pattern")
+}
+
 fn planned() -> Layout {
     Layout::Planned(plan())
 }
@@ -184,7 +188,13 @@ fn striped() -> Layout {
 }
 
 pub fn layouts() -> Vec<Layout> {
-    vec![Layout::Empty, Layout::Whole { object: object(), generation: Generation(1) }, planned(), striped()]
+    vec![
+        Layout::Empty,
+        Layout::Whole { object: object(), generation: Generation(1) },
+        planned(),
+        striped(),
+        Layout::Split { epoch: 9 },
+    ]
 }
 
 pub fn group_opens() -> Vec<GroupOpen> {
@@ -242,6 +252,24 @@ pub fn errors() -> Vec<Error> {
     ]
 }
 
+fn part_requests() -> Vec<ShardRequest> {
+    vec![
+        ShardRequest::Publish {
+            inode: inode(),
+            group: None,
+            object: object(),
+            patterns: vec![pattern()],
+            appends_to: Some(1 << 20),
+        },
+        ShardRequest::GetParts {
+            inode: inode(),
+            group: Some(SessionId::of_group(78)),
+            since: 9,
+            after: Some(object()),
+        },
+    ]
+}
+
 pub fn shard_requests() -> Vec<ShardRequest> {
     let parent = InodeNumber::ROOT;
     let flags = |access| OpenFlags { access, truncate: true, direct: false, page_cache: PageCache::None };
@@ -290,18 +318,19 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         },
         ShardRequest::RemoveXattr { inode: inode(), name: xattr("trusted.note") },
         ShardRequest::GetXattrs { inode: inode() },
-        ShardRequest::SetInherited { inode: inode(), change: InheritedChange::Stripes(Some(plan())) },
+        ShardRequest::SetInherited { inode: inode(), change: InheritedChange::Plan(plan().into()) },
         ShardRequest::SetInherited { inode: inode(), change: InheritedChange::Spreads(true) },
         ShardRequest::Relocate {
             inode: inode(),
             granted: 7,
-            plan: Some(plan()),
+            plan: plan().into(),
             objects: vec![ObjectId::new(NodeId(1), 5), ObjectId::new(NodeId(2), 6)],
             object_mtime: Timestamp(8),
         },
         ShardRequest::Spread { inode: inode() },
         ShardRequest::OpenGroup { inode: inode(), access: Access::ReadWrite, group: SessionId::of_group(78) },
     ];
+    requests.extend(part_requests());
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
         owner: lock_owner(kind),
@@ -395,6 +424,17 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             .into_iter()
             .map(|kind| ShardAnswer::Entry { attributes: attributes(kind, Layout::Empty), grants: Grants::ATTRIBUTES }),
     );
+    answers.push(ShardAnswer::Parts {
+        epoch: 9,
+        size: 1 << 40,
+        is_whole: true,
+        parts: vec![SplitPart {
+            object: object(),
+            capability: capability(),
+            extents: vec![Extent { pattern: pattern(), epoch: 8 }],
+        }],
+        next: Some(object()),
+    });
     answers.extend(lock_answers().into_iter().map(ShardAnswer::Lock));
     let lock = RangeLock { range: range(), mode: LockMode::Exclusive };
     let held = HeldLock { lock, kind: LockKind::Process, pid: 4242 };

@@ -74,7 +74,7 @@ impl Copy<'_> {
     /// Copies to the end of the source, wherever that is by now. An end before the size that was seen is an error.
     fn copy_small(&self, source: &Place, part: &Place, item: &Item, buffer: &mut [u8]) -> Outcome<()> {
         let reader = source.open()?;
-        let writer = part.create(true, self.choices.stripes)?;
+        let writer = part.create(true, self.choices.plan)?;
         let mut offset = 0;
         loop {
             let count = reader.read_at(source, buffer, offset)?;
@@ -102,7 +102,7 @@ impl Copy<'_> {
         }
         let begin = record.done;
         let reader = source.open()?;
-        let writer = part.create(begin == 0, self.choices.stripes)?;
+        let writer = part.create(begin == 0, self.choices.plan)?;
         record.write(&record_place)?;
         let state = State { record, recorded_at: Instant::now(), ahead: BTreeSet::new(), workers: 0, finished: false };
         let large = Arc::new(LargeCopy {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::OpenOptions;
 use weft_protocol::message::shard::{CreateFile, RenameMode};
-use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, StripePlan, TimeChange, Timestamp};
+use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, Plan, TimeChange, Timestamp};
 
 /// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the
 /// source's.
@@ -298,12 +298,12 @@ impl Place {
     }
 
     /// Opens for writing: `truncate` makes an empty file, in place of one that is there. What has this name was chosen
-    /// by us and not by the user: what others have put there is not written to. `stripes`: how an empty file in a file
-    /// system is striped; `None`: as its directory says.
-    pub fn create(&self, truncate: bool, stripes: Option<StripePlan>) -> Outcome<Writer> {
+    /// by us and not by the user: what others have put there is not written to. `plan`: the layout of an empty file in
+    /// a file system; `None`: as its directory says.
+    pub fn create(&self, truncate: bool, plan: Option<Plan>) -> Outcome<Writer> {
         let place = || format!("make {self}");
-        let stripes = stripes.filter(|_| truncate);
-        if stripes.is_some() {
+        let plan = plan.filter(|_| truncate);
+        if plan.is_some() {
             // What an interrupted copy has left has bytes, and so a layout.
             let _ = self.remove();
         }
@@ -317,8 +317,8 @@ impl Place {
                     session.client.open_at(&session.who, parent, &name, options, Some(create))
                 });
                 let (file, entry) = opened.explain(place)?;
-                if stripes.is_some() {
-                    session.client.stripe_file(&session.who, entry.attributes.inode, stripes).explain(place)?;
+                if let Some(plan) = plan {
+                    session.client.set_file_plan(&session.who, entry.attributes.inode, plan).explain(place)?;
                 }
                 Ok(Writer::Weft(file))
             }

@@ -9,13 +9,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Instant;
 use weft_client::Destination;
-use weft_protocol::{Attributes, Layout, StripePlan};
+use weft_protocol::{Attributes, Layout, Plan, StripePlan};
 
 const HELP: &str = "\
 Copies the bytes of files to new objects, on the nodes with the most room, and
 gives the files these. Of a directory, all files below it. Files can be read
 and written as ever: one that somebody has open, or opens meanwhile, keeps its
-layout, and is named if it is in use for some seconds.
+layout, and is named if it is in use for some seconds. Of a file that becomes a
+split one, and of one that was, all bytes are in one part at first.
 
 What directories give to new files is `weft layout`'s.
 
@@ -24,7 +25,7 @@ Examples:
   weft convert --width 4 --stripe 4MiB job42:/checkpoints
   weft convert --whole job42:/checkpoints";
 
-/// Stripe files that are there, or have them on one node each
+/// Give files that are there another layout
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
@@ -34,7 +35,7 @@ pub struct Args {
     #[command(flatten)]
     striping: Striping,
     /// Have files on one node each
-    #[arg(long, conflicts_with = "width", required_unless_present = "width")]
+    #[arg(long, conflicts_with_all = ["width", "split"], required_unless_present_any = ["width", "split"])]
     whole: bool,
     #[command(flatten)]
     share: Share,
@@ -43,7 +44,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let paths: Vec<WeftPath> =
         args.paths.iter().map(|path| Target::in_weft(path, "convert")).collect::<Outcome<_>>()?;
-    let (plan, begun) = (args.striping.plan()?, Instant::now());
+    let (plan, begun) = (args.striping.plan()?.unwrap_or_default(), Instant::now());
     let mut sessions = Sessions::default();
     let mut all = Outcomes::default();
     for path in &paths {
@@ -53,7 +54,7 @@ pub fn run(args: &Args) -> Outcome {
         let room = Room::beside(&session, &spaces, &BTreeSet::new());
         let concerns = |attributes: &Attributes| is_other(&attributes.layout, plan, room.count());
         let choose = |attributes: &Attributes| {
-            let to = room.take(attributes.size, plan.map_or(1, |plan| usize::from(plan.width())));
+            let to = room.take(attributes.size, plan.stripes().map_or(1, |stripes| usize::from(stripes.width())));
             Destination { layout: Some(Layout::planned(plan)), from: BTreeSet::new(), to }
         };
         let (concerns, choose, who) = (&concerns, &choose, session.who.clone());
@@ -66,15 +67,15 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Whether a file with this layout gets another one by this plan, where so many nodes store.
-fn is_other(layout: &Layout, plan: Option<StripePlan>, nodes: usize) -> bool {
+fn is_other(layout: &Layout, plan: Plan, nodes: usize) -> bool {
     let as_many = |plan: StripePlan| usize::from(plan.width()).min(nodes);
     match (layout.plan(), plan) {
-        (None, None) => false,
-        (Some(has), Some(wanted)) => {
+        (Plan::Whole, Plan::Whole) | (Plan::Split, Plan::Split) => false,
+        (Plan::Striped(has), Plan::Striped(wanted)) => {
             has.stripe_bytes() != wanted.stripe_bytes() || usize::from(has.width()) != as_many(wanted)
         }
-        (None, Some(wanted)) => as_many(wanted) > 1,
-        (Some(_), None) => true,
+        (Plan::Whole, Plan::Striped(wanted)) => as_many(wanted) > 1,
+        (_, _) => true,
     }
 }
 
@@ -87,12 +88,12 @@ mod tests {
     fn files_that_have_the_layout_are_left_alone() {
         let object = |node| ObjectId::new(NodeId(node), 7);
         let whole = Layout::Whole { object: object(0), generation: Generation(1) };
-        let plan = |width| StripePlan::new(width, 1 << 20);
+        let plan = |width| Plan::Striped(StripePlan::new(width, 1 << 20).expect("a plan"));
         let striped = Layout::planned(plan(2)).given(object(0), &[object(1)]).expect("as planned");
-        assert!(!is_other(&whole, None, 3) && is_other(&striped, None, 3));
+        assert!(!is_other(&whole, Plan::Whole, 3) && is_other(&striped, Plan::Whole, 3));
         assert!(is_other(&whole, plan(4), 3) && !is_other(&whole, plan(4), 1), "one node has all");
         assert!(!is_other(&striped, plan(2), 3) && is_other(&striped, plan(3), 3));
         assert!(!is_other(&striped, plan(3), 2), "there are two nodes");
-        assert!(is_other(&striped, StripePlan::new(2, 2 << 20), 3));
+        assert!(is_other(&striped, Plan::Striped(StripePlan::new(2, 2 << 20).expect("a plan")), 3));
     }
 }

@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Outcome {
         jobs: args.jobs.unwrap_or(defaults.jobs),
         verbose: args.verbose,
         quiet: args.quiet,
-        stripes: args.striping.plan()?,
+        plan: args.striping.plan()?,
     };
     if choices.jobs == 0 {
         return Err(Failure::new("-j 0: nobody would copy").remedy("-j 1 or more"));
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Outcome {
     let mut sessions = Sessions::default();
     let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(&args.target, &mut sessions)?;
-    if let (Place::Local(_), Some(_)) = (&target, choices.stripes) {
+    if let (Place::Local(_), Some(_)) = (&target, choices.plan) {
         return Err(Failure::new(format!("--width: {target} is not in a file system of Weft"))
             .remedy("leave it out, or copy to NAME:/path"));
     }

@@ -1,4 +1,4 @@
-//! `weft layout`: over how many nodes files are striped.
+//! `weft layout`: on which nodes the bytes of files are.
 
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output::{self, JsonName};
@@ -10,29 +10,33 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use weft_client::STRIPE_BYTES_UNIT;
 use weft_protocol::limits::{STRIPE_BYTES_MAX, STRIPE_WIDTH_MAX};
-use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, StripePlan};
+use weft_protocol::{Attributes, Error, FileKind, InodeNumber, Layout, Plan, StripePlan};
 
 const HELP: &str = "\
 The layout of a directory is that of files and directories that are made in it
 from then on; what is there keeps its own. A whole file is on one node, near
 the client that wrote it first. A striped file is on several nodes in turns, so
 that it is not bound to the space of one; its bytes are lost with any of them.
+A split file has a part for each program that writes it, on its own node: for
+files that many processes of a job write at the same time.
 A file has its own from when it is made, and can get another one until it is
 written; `weft convert` copies what is in a file to another layout. Programs
 and tools set both as an extended attribute, here and through mounts:
-  setfattr -n weft.layout -v 'width=4 stripe=1MiB' FILE   (or 'whole')
+  setfattr -n weft.layout -v 'width=4 stripe=1MiB' FILE   (or 'whole', 'split')
 
 --json prints an array with an object per path:
   path, path_hex (null, or the bytes of a path that is not UTF-8), layout
-  (\"whole\" or \"striped\"), width and stripe_bytes (null if whole), nodes
-  (numbers, in the order of their stripes; empty while nothing was written)
+  (\"whole\", \"striped\" or \"split\"), width and stripe_bytes (null unless striped),
+  nodes (numbers, in the order of their stripes; empty while nothing was
+  written, and if split)
 
 Examples:
   weft layout weft:/data.h5
   weft layout --width 4 --stripe 1MiB job42:/checkpoints
-  weft layout --whole job42:/checkpoints";
+  weft layout --whole job42:/checkpoints
+  weft layout --split job42:/restart";
 
-/// Show or set over how many nodes files are striped
+/// Show or set on which nodes the bytes of files are
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
@@ -42,14 +46,14 @@ pub struct Args {
     #[command(flatten)]
     striping: Striping,
     /// Let new files be on one node each
-    #[arg(long, conflicts_with = "width")]
+    #[arg(long, conflicts_with_all = ["width", "split"])]
     whole: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How new files are striped.
+/// The layout of new files.
 #[derive(clap::Args, Debug)]
 pub struct Striping {
     /// Stripe new files over this many nodes (2 to 64), or all if there are fewer
@@ -58,13 +62,20 @@ pub struct Striping {
     /// Bytes on one node before the next has its turn [default: 1MiB]
     #[arg(long, value_name = "SIZE", requires = "width")]
     stripe: Option<ByteSize>,
+    /// Let new files have a part for each writer, on its own node
+    #[arg(long, conflicts_with = "width")]
+    split: bool,
 }
 
 impl Striping {
-    /// `None`: it is not asked for.
-    pub fn plan(&self) -> Outcome<Option<StripePlan>> {
+    /// `None`: none is asked for.
+    pub fn plan(&self) -> Outcome<Option<Plan>> {
+        if self.split {
+            return Ok(Some(Plan::Split));
+        }
         let Some(width) = self.width else { return Ok(None) };
-        weft_client::stripe_plan(width, self.stripe.map(|stripe| stripe.0)).map(Some).ok_or_else(|| {
+        let stripes = weft_client::stripe_plan(width, self.stripe.map(|stripe| stripe.0));
+        stripes.map(|stripes| Some(Plan::Striped(stripes))).ok_or_else(|| {
             let (least, most) = (bytes_text(u64::from(STRIPE_BYTES_UNIT)), bytes_text(u64::from(STRIPE_BYTES_MAX)));
             Failure::new("--stripe: not a size that stripes may have")
                 .remedy(format!("give a multiple of {least}, {most} at most"))
@@ -77,12 +88,12 @@ pub fn set(
     session: &Session,
     path: &WeftPath,
     (inode, kind): (InodeNumber, FileKind),
-    plan: Option<StripePlan>,
+    plan: Plan,
 ) -> Outcome<Attributes> {
     let (client, who) = (&session.client, &session.who);
     let set = match kind {
-        FileKind::Regular => client.stripe_file(who, inode, plan).and_then(|()| client.attributes(who, inode)),
-        _ => client.stripe(who, inode, plan),
+        FileKind::Regular => client.set_file_plan(who, inode, plan).and_then(|()| client.attributes(who, inode)),
+        _ => client.set_directory_plan(who, inode, plan),
     };
     set.map(|entry| entry.attributes).map_err(|error| {
         let failure = Failure::of_weft(format_args!("layout {path}"), &error);
@@ -117,7 +128,7 @@ pub fn run(args: &Args) -> Outcome {
     for path in &paths {
         let session = sessions.of(path)?;
         let mut attributes = session.walk(path, true, "layout")?.attributes;
-        if plan.is_some() || args.whole {
+        if let Some(plan) = plan.or(args.whole.then_some(Plan::Whole)) {
             attributes = set(&session, path, (attributes.inode, attributes.kind), plan)?;
         }
         described.push(describe(path, &attributes));
@@ -129,19 +140,32 @@ pub fn run(args: &Args) -> Outcome {
 
 fn describe(path: &WeftPath, attributes: &Attributes) -> Described {
     let JsonName { text, hex } = JsonName::new(path.to_os_string().as_bytes());
-    let plan = attributes.layout.plan();
+    let stripes = attributes.layout.stripes();
     Described {
         path: text,
         path_hex: hex,
-        layout: if plan.is_some() { "striped" } else { "whole" },
-        width: plan.map(StripePlan::width),
-        stripe_bytes: plan.map(StripePlan::stripe_bytes),
+        layout: match attributes.layout.plan() {
+            Plan::Whole => "whole",
+            Plan::Striped(_) => "striped",
+            Plan::Split => "split",
+        },
+        width: stripes.map(StripePlan::width),
+        stripe_bytes: stripes.map(StripePlan::stripe_bytes),
         nodes: attributes.layout.objects().iter().map(|object| object.node().0).collect(),
         text: format!("{path}: {}\n", layout_text(attributes)),
     }
 }
 
 /// A plan in words.
+pub fn plan_text(plan: Plan) -> String {
+    match plan {
+        Plan::Whole => "whole".to_owned(),
+        Plan::Striped(stripes) => striped_text(stripes),
+        Plan::Split => "split into a part for each writer".to_owned(),
+    }
+}
+
+/// How a file is striped, in words.
 pub fn striped_text(plan: StripePlan) -> String {
     format!("striped over {} nodes, {} in turns", plan.width(), bytes_text(u64::from(plan.stripe_bytes())))
 }
@@ -151,11 +175,13 @@ fn layout_text(attributes: &Attributes) -> String {
     let nodes: Vec<String> = attributes.layout.objects().iter().map(|object| node_name(object.node())).collect();
     match (&attributes.layout, attributes.kind) {
         (layout, FileKind::Directory) => {
-            format!("new files are {}", layout.plan().map_or_else(|| "whole".to_owned(), striped_text))
+            format!("new files are {}", plan_text(layout.plan()))
         }
         (Layout::Empty, _) => "nothing written yet".to_owned(),
         (Layout::Planned(plan), _) => format!("{}; nothing written yet", striped_text(*plan)),
         (Layout::Whole { .. }, _) => format!("whole, on {}", nodes.concat()),
+        (Layout::Split { epoch: 0 }, _) => format!("{}; nothing written yet", plan_text(Plan::Split)),
+        (Layout::Split { .. }, _) => plan_text(Plan::Split),
         (Layout::Striped(of), _) => format!("{}: {}", striped_text(of.plan()), nodes.join(", ")),
     }
 }

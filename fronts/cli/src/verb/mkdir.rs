@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Outcome {
             })?;
             made.attributes.inode
         };
-        if plan.is_some() {
+        if let Some(plan) = plan {
             layout::set(&session, path, (inode, FileKind::Directory), plan)?;
         }
         if let Some(placement) = args.placement {

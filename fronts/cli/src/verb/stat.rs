@@ -7,12 +7,12 @@ use crate::output::{self, Answer, JsonName, printable};
 use crate::quantity::bytes_text;
 use crate::session::{Session, Sessions, node_name};
 use crate::target::{Target, WeftPath};
-use crate::verb::layout::striped_text;
+use crate::verb::layout::{plan_text, striped_text};
 use crate::verb::ls::mode_text;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use weft_protocol::{Attributes, FileKind, Layout, routing};
+use weft_protocol::{Attributes, FileKind, Layout, Plan, routing};
 
 const HELP: &str = "\
 --json prints an array with an object per path:
@@ -153,11 +153,15 @@ fn name_shards(attributes: &Attributes) -> Vec<u16> {
 /// The line about the layout, of a striped file with those of its objects.
 fn layout_text(attributes: &Attributes) -> String {
     let layout = match (&attributes.layout, attributes.kind) {
-        (Layout::Planned(plan), FileKind::Directory) => return format!("  new files {}\n", striped_text(*plan)),
+        (layout, FileKind::Directory) if layout.plan() != Plan::Whole => {
+            return format!("  new files {}\n", plan_text(layout.plan()));
+        }
         (_, FileKind::Directory | FileKind::Symlink) => return String::new(),
         (Layout::Empty, _) => "none yet".to_owned(),
         (Layout::Whole { object, .. }, _) => format!("whole, object {object} on {}", node_name(object.node())),
         (Layout::Planned(plan), _) => format!("none yet, {}", striped_text(*plan)),
+        (Layout::Split { epoch: 0 }, _) => format!("none yet, {}", plan_text(Plan::Split)),
+        (Layout::Split { .. }, _) => plan_text(Plan::Split),
         (Layout::Striped(of), _) => {
             let objects = attributes.layout.objects().iter();
             let lines = objects.map(|object| format!("\n    object {object} on {}", node_name(object.node())));

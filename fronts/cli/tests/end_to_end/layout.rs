@@ -3,8 +3,10 @@
 use super::{Ground, can_mount};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 const STRIPE: usize = 64 << 10;
 
@@ -53,8 +55,8 @@ fn a_directory_says_how_its_new_files_are_striped() {
 }
 
 /// What one mount has written, the other reads, also while both have the file open.
-fn share(one: &Path, other: &Path) {
-    let (here, there) = (one.join("wide/shared"), other.join("wide/shared"));
+fn share(one: &Path, other: &Path, directory: &str) {
+    let [here, there] = [one, other].map(|mount| mount.join(directory).join("shared"));
     let bytes = pattern(4 * STRIPE + 1000);
     fs::write(&here, &bytes).expect("written");
     assert!(fs::read(&there).expect("read") == bytes);
@@ -82,6 +84,73 @@ fn share(one: &Path, other: &Path) {
     assert_eq!(fs::read(&there).expect("read").len(), 3 * STRIPE);
 }
 
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// What programs do with files, one mount after the other: append, map, run.
+fn use_by_turns(one: &Path, other: &Path) {
+    let [here, there] = [one, other].map(|mount| mount.join("split/turns"));
+    for round in 0..6 {
+        let path = if round % 2 == 0 { &here } else { &there };
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).expect("opened");
+        writeln!(file, "line {round}").expect("appended");
+    }
+    let lines: String = (0..6).map(|round| format!("line {round}\n")).collect();
+    assert_eq!(fs::read_to_string(&here).expect("read"), lines);
+    let script =
+        "import mmap, sys\nf = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); m[:4] = b'LINE'; m.flush()";
+    run(Command::new("python3").args(["-c", script]).arg(&here));
+    assert!(fs::read_to_string(&there).expect("read").starts_with("LINE 0\nline 1"));
+    let program = one.join("split/true");
+    fs::copy("/bin/true", &program).expect("copied");
+    run(&mut Command::new(other.join("split/true")));
+}
+
+#[test]
+fn two_mounts_share_files_with_parts() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("split-mounts");
+    ground.weft(&["up", "e2e", "--nodes", "3"]);
+    ground.weft(&["mkdir", "--split", "e2e:/split"]);
+    assert_eq!(ground.weft(&["layout", "e2e:/split"]), "e2e:/split: new files are split into a part for each writer\n");
+    let points = ["one", "other"].map(|name| ground.path(name));
+    for point in &points {
+        fs::create_dir(point).expect("a mount point");
+        ground.weft(&["mount", "e2e", &point.display().to_string()]);
+    }
+    share(&points[0], &points[1], "split");
+    use_by_turns(&points[0], &points[1]);
+    let bytes = fs::read(points[0].join("split/shared")).expect("read");
+    for point in &points {
+        ground.weft(&["umount", &point.display().to_string()]);
+    }
+    // Another layout, with the same bytes, and back.
+    for (layout, told) in
+        [(&["--whole"][..], "whole, on n0"), (&["--width", "3"], "striped over 3"), (&["--split"], "split")]
+    {
+        ground.weft(&[&["convert"], layout, &["e2e:/split/shared"]].concat());
+        let said = ground.weft(&["layout", "e2e:/split/shared"]);
+        assert!(said.contains(told), "{layout:?}: {said}");
+        ground.weft(&["cp", "-q", "e2e:/split/shared", "out"]);
+        assert!(fs::read(ground.path("out")).expect("copied") == bytes, "{layout:?}");
+        fs::remove_file(ground.path("out")).expect("removed");
+    }
+    // No part stays at a node that is to go.
+    let located = ground.json(&["locate", "--json", "e2e:/split/shared"]);
+    let node = located[0]["ranges"][0]["node"].as_u64().expect("a node");
+    ground.weft(&["node", "drain", "e2e", &format!("n{node:02}")]);
+    ground.weft(&["cp", "-q", "e2e:/split/shared", "out"]);
+    assert!(fs::read(ground.path("out")).expect("copied") == bytes);
+    let located = ground.json(&["locate", "--json", "e2e:/split/shared"]);
+    let nodes: Vec<_> =
+        located[0]["ranges"].as_array().expect("ranges").iter().map(|range| range["node"].as_u64()).collect();
+    assert!(!nodes.contains(&Some(node)), "{located}");
+}
+
 #[test]
 fn two_mounts_share_striped_files() {
     if !can_mount() {
@@ -95,7 +164,7 @@ fn two_mounts_share_striped_files() {
         fs::create_dir(point).expect("a mount point");
         ground.weft(&["mount", "e2e", &point.display().to_string()]);
     }
-    share(&points[0], &points[1]);
+    share(&points[0], &points[1], "wide");
     for point in &points {
         ground.weft(&["umount", &point.display().to_string()]);
     }

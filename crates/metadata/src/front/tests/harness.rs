@@ -159,7 +159,8 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         | ShardAnswer::Removed { .. }
         | ShardAnswer::RemovedBatch { .. }
         | ShardAnswer::Lock(_)
-        | ShardAnswer::LockTested(_) => Grants::empty(),
+        | ShardAnswer::LockTested(_)
+        | ShardAnswer::Parts { .. } => Grants::empty(),
     }
 }
 
@@ -486,4 +487,9 @@ impl World {
         self.ok(maker, ShardRequest::EndSession);
         inode
     }
+}
+
+/// A plan of stripes that may be.
+pub fn stripes(width: u16, stripe_bytes: u32) -> Plan {
+    Plan::Striped(StripePlan::new(width, stripe_bytes).expect("a plan"))
 }

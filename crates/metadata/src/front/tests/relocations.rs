@@ -9,7 +9,7 @@ const THERE: u64 = 30;
 /// Gives a file these objects, as of a grant with this stamp.
 fn relocate(inode: InodeNumber, granted: u64, objects: &[u64]) -> ShardRequest {
     let objects: Vec<ObjectId> = objects.iter().copied().map(object).collect();
-    let plan = if objects.len() > 1 { StripePlan::new(2, 100) } else { None };
+    let plan = if objects.len() > 1 { stripes(2, 100) } else { Plan::Whole };
     ShardRequest::Relocate { inode, granted, plan, objects, object_mtime: Timestamp(500) }
 }
 
@@ -34,7 +34,7 @@ fn a_file_that_one_session_alone_uses_gets_other_objects_and_nothing_else_change
     assert_eq!(world.removed_objects(), [object(1)]);
     // A second one keeps an object.
     let after = attributes(&world.ok(A, relocate(inode, granted, &[THERE, 31]))).clone();
-    assert_eq!(after.layout.plan(), StripePlan::new(2, 100));
+    assert_eq!(after.layout.plan(), stripes(2, 100));
     assert_eq!(world.removed_objects(), [], "it has both");
     world.ok(A, relocate(inode, granted, &[31]));
     assert_eq!(world.removed_objects(), [object(THERE)]);
@@ -85,7 +85,7 @@ fn a_file_without_an_object_gets_another_plan_from_whoever_is_alone_with_it() {
     let mut world = World::new();
     let inode = attributes(&world.ok(A, create("f"))).inode;
     let granted = world.stamp();
-    let plan = StripePlan::new(2, 1 << 20);
+    let plan = stripes(2, 1 << 20);
     let planned = |granted, plan| ShardRequest::Relocate {
         inode,
         granted,
@@ -94,7 +94,7 @@ fn a_file_without_an_object_gets_another_plan_from_whoever_is_alone_with_it() {
         object_mtime: Timestamp::default(),
     };
     assert_eq!(attributes(&world.ok(A, planned(granted, plan))).layout.plan(), plan);
-    assert_eq!(attributes(&world.ok(A, planned(granted, None))).layout, Layout::Empty);
+    assert_eq!(attributes(&world.ok(A, planned(granted, Plan::Whole))).layout, Layout::Empty);
     assert_eq!(world.refused(B, planned(granted, plan)), Error::WouldBlock);
     let token = world.waits(B, open(inode, Access::Write));
     assert_eq!(world.refused(A, planned(granted, plan)), Error::WouldBlock, "another one waits for it");

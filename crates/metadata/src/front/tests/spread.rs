@@ -218,8 +218,8 @@ fn a_change_of_it_is_one_of_all_parts() {
     let mtime = Some(TimeChange::To(Timestamp(5)));
     let changes = AttributeChanges { uid: Some(7), mtime, ..AttributeChanges::default() };
     several.ok(A, ShardRequest::SetAttributes { inode: directory, changes });
-    let plan = StripePlan::new(2, 1 << 20);
-    several.ok(A, ShardRequest::SetInherited { inode: directory, change: InheritedChange::Stripes(plan) });
+    let plan = stripes(2, 1 << 20);
+    several.ok(A, ShardRequest::SetInherited { inode: directory, change: InheritedChange::Plan(plan) });
     for part in parts.all() {
         let told = several.ok(B, stat(*part));
         let Attributes { mode, uid, mtime, layout, .. } = attributes(&told);
@@ -337,9 +337,9 @@ fn a_change_of_a_directory_waits_while_it_is_spread() {
     several.worlds.iter_mut().for_each(|world| world.answer_recalls(LeaseMode::None));
     let calls = several.take_calls();
     assert_eq!(calls.len(), 3, "each other shard makes a part");
-    let (mode, plan) = (several.begin(B, chmod(directory, 0o700)), StripePlan::new(2, 1 << 20));
+    let (mode, plan) = (several.begin(B, chmod(directory, 0o700)), stripes(2, 1 << 20));
     let striped =
-        several.begin(B, ShardRequest::SetInherited { inode: directory, change: InheritedChange::Stripes(plan) });
+        several.begin(B, ShardRequest::SetInherited { inode: directory, change: InheritedChange::Plan(plan) });
     assert_eq!((several.result(mode), several.result(striped)), (None, None));
     calls.into_iter().for_each(|call| several.deliver(call));
     several.settle();

@@ -29,7 +29,7 @@ fn report(inode: InodeNumber, objects: &[ObjectId], size: u64) -> ShardRequest {
 fn with_file() -> (World, InodeNumber) {
     let mut world = World::new();
     let maker = SessionId(99);
-    world.ok(maker, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Stripes(Some(plan())) });
+    world.ok(maker, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(plan().into()) });
     let made = world.ok(maker, create("f"));
     assert_eq!(attributes(&made).layout, Layout::Planned(plan()));
     let inode = attributes(&made).inode;
@@ -185,7 +185,7 @@ fn all_objects_go_with_the_file_or_with_its_bytes() {
 #[test]
 fn of_two_first_writers_one_has_its_objects_removed() {
     let mut world = World::new();
-    world.ok(A, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Stripes(Some(plan())) });
+    world.ok(A, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(plan().into()) });
     let inode = attributes(&world.ok(A, create("f"))).inode;
     let token = world.waits(B, open(inode, Access::Write));
     world.answer_recalls(LeaseMode::Open);
@@ -213,13 +213,13 @@ fn what_does_not_fit_the_plan_is_refused() {
     assert_eq!(world.refused(A, report(inode, &objects(10), 0)), Error::Invalid);
     assert_eq!(attributes(&world.ok(A, stat(inode))).layout, Layout::Empty);
     assert_eq!(
-        world.refused(A, ShardRequest::SetInherited { inode, change: InheritedChange::Stripes(Some(plan())) }),
+        world.refused(A, ShardRequest::SetInherited { inode, change: InheritedChange::Plan(plan().into()) }),
         Error::NotDirectory
     );
     let token = world.call_as(
         A,
         user(5),
-        ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Stripes(Some(plan())) },
+        ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(plan().into()) },
     );
     assert_eq!(world.result(token), Some(Err(Error::NotPermitted)));
 }

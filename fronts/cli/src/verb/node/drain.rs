@@ -105,17 +105,24 @@ pub(super) fn empty_of_files(session: &Session, map: &ClusterMap, node: NodeId, 
         return Err(Failure::new(format!("\"{}\" has no other node that stores files", map.name))
             .remedy("`weft node add` adds one; `weft df` tells what each has"));
     }
-    let there =
-        |attributes: &Attributes| attributes.layout.objects().iter().filter(|object| object.node() == node).count();
+    // The owner of the file system moves everybody's files.
+    let who = Credentials::default();
+    let there = |attributes: &Attributes| match attributes.layout.epoch() {
+        None => attributes.layout.objects().iter().filter(|object| object.node() == node).count(),
+        Some(_) => {
+            // Where nobody tells, copying the file tells why.
+            let pieces = session.client.locate(&who, attributes.inode);
+            pieces.map_or(1, |pieces| usize::from(pieces.iter().any(|piece| piece.node == Some(node))))
+        }
+    };
     let choose = |attributes: &Attributes| {
         let (all, going) = (attributes.layout.objects().len() as u64, there(attributes));
         let to = room.take(attributes.size / all.max(1) * going as u64, going.max(1));
         Destination { layout: None, from: from.clone(), to }
     };
-    // The owner of the file system moves everybody's files.
-    let who = Credentials::default();
     let concerns = |attributes: &Attributes| there(attributes) > 0;
-    let relocation = Relocation { session, who, share, concerns: &concerns, choose: &choose, verb: "move" };
+    let relocation =
+        Relocation { session, who: who.clone(), share, concerns: &concerns, choose: &choose, verb: "move" };
     let (path, attributes) = relocation::root_of(session)?;
     let outcomes = relocation.run(&path, &attributes)?;
     relocation::tell(&outcomes, begun.elapsed(), "moved")

@@ -1,0 +1,68 @@
+//! An open inode whose file is split.
+
+use super::{Flight, Guard, OpenInode, State, Written};
+use crate::objects::{Objects, Registration};
+use crate::open_options::OpenOptions;
+use crate::shell::{Monitor, Shell};
+use crate::split::SplitFile;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weft_protocol::{Credentials, Layout, Result};
+
+impl<S: Shell> OpenInode<S> {
+    /// The file as a split one, with this layout when it was opened.
+    pub(crate) fn split(&self, io: &Objects<S>, layout: &Layout, who: &Arc<Credentials>) -> &SplitFile<S> {
+        self.split.get_or_init(|| Box::new(SplitFile::new(io, (self.inode, layout), None, Arc::clone(who))))
+    }
+
+    /// A copy that somebody here makes of the file waits until what is written now is published, or comes before it.
+    fn begin_write(&self, io: &Objects<S>, state: &State<S>) -> (&SplitFile<S>, Flight<'_, S>) {
+        let who = state.opener.clone().expect("an inode that is written was opened");
+        let split = self.split(io, &state.known.attributes().layout, &who);
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        (split, Flight(self))
+    }
+
+    /// A write to a split file, which is known to be one.
+    pub(super) async fn write_split(
+        &self,
+        io: &Objects<S>,
+        state: Guard<'_, S>,
+        (bytes, offset): (&[u8], u64),
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<Written> {
+        let (split, flight) = self.begin_write(io, &state);
+        drop(state);
+        let offset = match options.append {
+            true => split.append(io, bytes, options.registration).await,
+            false => split.write_at(io, bytes, offset, options.registration).await.map(|()| offset),
+        };
+        self.changed();
+        drop(flight);
+        Ok(Written { offset: offset?, is_safe: true })
+    }
+
+    /// Writes pieces, each its bytes and an offset. `false`: the file is none that is split.
+    pub(crate) async fn write_list_of_split(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<bool> {
+        let mut state = self.lock(io).await?;
+        if !state.known.is_split() {
+            return Ok(false);
+        }
+        while state.draining > 0 {
+            drop(self.state.wait(state).await);
+            state = self.lock(io).await?;
+        }
+        state.regain_to_write(io).await?;
+        let (split, flight) = self.begin_write(io, &state);
+        drop(state);
+        let written = split.write_list(io, list, options.registration).await;
+        self.changed();
+        drop(flight);
+        written.map(|()| true)
+    }
+}

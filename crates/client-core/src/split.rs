@@ -1,0 +1,609 @@
+//! A split file, as one client uses it: his own part, and what others have published.
+//!
+//! Whoever writes has a part on his own node, an object that nobody else writes. His bytes go there at the file's own
+//! offsets, on his machine through the object's file. What he has written counts once it is *published*: told to the
+//! shard as extents. A member of a group publishes when he synchronizes or closes, as MPI has it; any other handle
+//! before a write returns, as POSIX has it.
+//!
+//! A reader learns all extents from the shard, and then only what has changed. He knows that nothing has while a lease
+//! on the file's attributes is held, since each publication changes these; a member of a group asks once after each
+//! sync.
+//!
+//! Lock order: as that of an open inode's state; held across calls about this inode, which recall nothing of their own
+//! session, and not while bytes move.
+
+use crate::file_objects::Held;
+use crate::link::SlotFor;
+use crate::new_objects::BATCH_MARGIN_SECONDS;
+use crate::objects::{ObjectWrite, Objects, Registration};
+use crate::shell::{Monitor, Shell};
+use crate::transfers::{end_of, within};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use weft_layout::{SplitIndex, SplitPiece, Unpublished};
+use weft_protocol::data::DataOperation;
+use weft_protocol::error::errno;
+use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
+use weft_protocol::{
+    Attributes, Capability, Credentials, Error, Extent, InodeNumber, Layout, ObjectId, Pattern, Result, Rights,
+    SessionId, routing,
+};
+
+/// How long rights that the shard has told are used, by our own clock.
+const RIGHTS_MS: u64 = CAPABILITY_TERM_SECONDS as u64 * 500;
+/// As many unpublished patterns are published without being asked to: a fraction of what one message may have, so that
+/// what fails can be told again with more.
+const UNPUBLISHED_MAX: usize = SPLIT_PATTERNS_MAX / 2;
+/// How often a read is made again that finds rights void or parts gone.
+const ATTEMPTS: usize = 3;
+
+/// See the module.
+pub struct SplitFile<S: Shell> {
+    inode: InodeNumber,
+    /// Whose lease holds the file open, if not the session's own.
+    group: Option<SessionId>,
+    /// On whose behalf.
+    who: Arc<Credentials>,
+    state: S::Monitor<State<S>>,
+}
+
+/// The client's own part.
+struct OwnPart<S: Shell> {
+    held: Held,
+    /// Its file, and how many bytes to write with one system call; on another machine it has none here.
+    file: Option<(Arc<S::Descriptor>, usize)>,
+    /// Until when its right is used.
+    until_ms: u64,
+}
+
+impl<S: Shell> Clone for OwnPart<S> {
+    fn clone(&self) -> Self {
+        Self { held: self.held, file: self.file.clone(), until_ms: self.until_ms }
+    }
+}
+
+struct State<S: Shell> {
+    /// Under which all of this was learnt.
+    session: SessionId,
+    own: Option<OwnPart<S>>,
+    unpublished: Unpublished,
+    /// Bytes were lost that a program takes for written.
+    error: Option<Error>,
+    index: SplitIndex<ObjectId>,
+    rights: BTreeMap<ObjectId, Capability>,
+    /// As of which publication; `None`: nothing is known.
+    epoch: Option<u64>,
+    size: u64,
+    told_ms: u64,
+    /// Of a member: others' publications since do not concern him.
+    is_fresh: bool,
+    /// Nothing was published when the file was opened: no part can be this session's from before.
+    is_new: bool,
+    /// Of a member: the session with which he has joined the group has ended, or the group.
+    is_over: bool,
+    /// Ranges of the own part that are being written: what is published of them is one write's.
+    claimed: Vec<Range<u64>>,
+}
+
+/// Where a piece of a range comes from.
+struct Source<S: Shell> {
+    piece: SplitPiece<ObjectId>,
+    held: Option<Held>,
+    file: Option<Arc<S::Descriptor>>,
+}
+
+impl<S: Shell> State<S> {
+    /// Returns true if a lease that is held vouches for what is known.
+    fn is_current(&mut self, io: &Objects<S>, inode: InodeNumber) -> bool {
+        let now_ms = io.calls.shell.now_ms();
+        let cache = io.calls.session.cache();
+        let Some(attributes) = cache.attributes(inode, now_ms) else { return false };
+        let is_current = self.epoch.is_some() && attributes.layout.epoch() == self.epoch;
+        if is_current {
+            self.size = attributes.size;
+        }
+        is_current
+    }
+
+    /// A session that has ended took the rights with it, and what was not published.
+    fn notice_session(&mut self, io: &Objects<S>) {
+        let session = io.calls.session.id();
+        if self.session == session {
+            return;
+        }
+        if !self.unpublished.take().is_empty() {
+            self.error = Some(Error::SessionEnded);
+        }
+        (self.session, self.own, self.is_over) = (session, None, true);
+        // Parts of the session before are nobody's.
+        self.forget();
+    }
+
+    /// What was lost, and whether a member's rights are void: then he opens the file by himself.
+    fn check(&self, group: Option<SessionId>) -> Result<()> {
+        match &self.error {
+            Some(error) => Err(error.clone()),
+            None if self.is_over && group.is_some() => Err(Error::CapabilityRejected),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a write is under way to any of these bytes of the own part.
+    fn is_claimed(&self, range: &Range<u64>) -> bool {
+        self.claimed.iter().any(|claimed| claimed.start < range.end && range.start < claimed.end)
+    }
+
+    fn has_own(&self, own: &OwnPart<S>) -> bool {
+        self.own.as_ref().is_some_and(|present| present.held.object == own.held.object)
+    }
+
+    fn forget(&mut self) {
+        (self.index, self.rights, self.epoch, self.is_fresh) = (SplitIndex::default(), BTreeMap::new(), None, false);
+    }
+
+    /// The shard has answered a publication. If nobody else has published meanwhile, all is known.
+    fn published(&mut self, attributes: &Attributes, object: ObjectId, patterns: &[Pattern]) {
+        self.size = self.size.max(attributes.size);
+        let Some(epoch) = attributes.layout.epoch() else { return };
+        if self.epoch.is_some_and(|known| known + 1 == epoch) {
+            let extents: Vec<_> = patterns.iter().map(|pattern| Extent { pattern: *pattern, epoch }).collect();
+            self.index.add(object, &extents);
+            self.epoch = Some(epoch);
+        } else {
+            // What others have published before is told with these.
+            self.is_fresh = false;
+        }
+    }
+
+    /// What a range of the file consists of, as far as it lies within it.
+    fn sources(&self, offset: u64, bytes: usize) -> (usize, Vec<Source<S>>) {
+        let own = self.own.as_ref();
+        let size = self.size.max(self.unpublished.end());
+        let bytes = within(size, offset, bytes);
+        let unpublished = own.map(|own| (own.held.object, &self.unpublished));
+        let pieces = self.index.pieces(offset, bytes, unpublished).into_iter();
+        let source = |piece: SplitPiece<ObjectId>| {
+            let is_own = |own: &&OwnPart<S>| Some(own.held.object) == piece.part;
+            let own = own.filter(is_own);
+            let told = |object| self.rights.get(&object).map(|capability| Held { object, capability: *capability });
+            let held = own.map(|own| own.held).or_else(|| piece.part.and_then(told));
+            Source { piece, held, file: own.and_then(|own| own.file.as_ref()).map(|(file, _)| Arc::clone(file)) }
+        };
+        (bytes, pieces.map(source).collect())
+    }
+}
+
+impl<S: Shell> SplitFile<S> {
+    /// A file that the session has open, or a group that it has joined.
+    pub(crate) fn new(
+        io: &Objects<S>,
+        (inode, layout): (InodeNumber, &Layout),
+        group: Option<SessionId>,
+        who: Arc<Credentials>,
+    ) -> Self {
+        let state = State {
+            session: io.calls.session.id(),
+            own: None,
+            unpublished: Unpublished::default(),
+            error: None,
+            index: SplitIndex::default(),
+            rights: BTreeMap::new(),
+            epoch: None,
+            size: 0,
+            told_ms: 0,
+            is_fresh: false,
+            is_new: layout.epoch() == Some(0),
+            is_over: false,
+            claimed: Vec::new(),
+        };
+        Self { inode, group, who, state: S::Monitor::new(state) }
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    pub(crate) async fn read_at(
+        &self,
+        io: &Objects<S>,
+        buffer: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<usize> {
+        let mut attempts = 1;
+        loop {
+            let (bytes, sources) = {
+                let mut state = self.state.lock().await;
+                self.refresh(io, &mut state).await?;
+                state.sources(offset, buffer.len())
+            };
+            match self.read_sources(io, &sources, &mut buffer[..bytes], offset, registration).await {
+                Ok(()) => return Ok(bytes),
+                Err(Error::NoObject | Error::CapabilityRejected) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    self.state.lock().await.forget();
+                }
+                // The part is gone with its node's memory, or the like.
+                Err(Error::NoObject) => return Err(Error::Device(errno::EIO)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn read_sources(
+        &self,
+        io: &Objects<S>,
+        sources: &[Source<S>],
+        into: &mut [u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        for Source { piece, held, file } in sources {
+            let part = &mut into[piece.start..piece.start + piece.bytes];
+            let at = offset + piece.start as u64;
+            let have = match (piece.part, file, held) {
+                (None, ..) => {
+                    part.fill(0);
+                    continue;
+                }
+                (_, Some(file), _) => io.calls.shell.read_file(file, part, at).await?,
+                (_, None, Some(held)) => io.read_object((self.inode, *held, false), part, at, registration).await?,
+                (_, None, None) => return Err(Error::CapabilityRejected),
+            };
+            if have < part.len() {
+                // What was published is there, unless its node has lost it.
+                return Err(Error::NoObject);
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns what others have published, if it may matter.
+    async fn refresh(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        state.notice_session(io);
+        state.check(self.group)?;
+        let now_ms = io.calls.shell.now_ms();
+        if now_ms >= state.told_ms + RIGHTS_MS {
+            state.forget();
+        }
+        if self.group.is_some() && state.is_fresh || self.group.is_none() && state.is_current(io, self.inode) {
+            return Ok(());
+        }
+        if self.group.is_none() {
+            // Most often grants a lease, so that the next read needs no message.
+            let attributes = io.calls.ask_attributes(&self.who, self.inode).await?;
+            state.notice_session(io);
+            if state.epoch.is_some() && attributes.layout.epoch() == state.epoch {
+                state.size = attributes.size;
+                return Ok(());
+            }
+        }
+        self.ask_parts(io, state).await
+    }
+
+    async fn ask_parts(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        let mut since = state.epoch.unwrap_or(0);
+        let (mut after, mut first) = (None, None);
+        let mut session = state.session;
+        loop {
+            let (inode, group) = (self.inode, self.group);
+            let request = ShardRequest::GetParts { inode, group, since, after };
+            let answer = match io.calls.call(&self.who, routing::of_inode(inode), request).await {
+                // Its bytes have moved to a layout without parts: whoever reads looks for it anew.
+                Err(Error::Invalid) => return Err(Error::CapabilityRejected),
+                answer => answer?,
+            };
+            let ShardAnswer::Parts { epoch, size, is_whole, parts, next } = answer.answer else {
+                return Err(Error::Malformed);
+            };
+            state.notice_session(io);
+            if is_whole && since > 0 {
+                // The file was cut: what was known, also by pages before, is not true any more.
+                state.forget();
+            }
+            if is_whole && since > 0 || state.session != session {
+                // What this comes to was forgotten.
+                (since, after, first, session) = (0, None, None, state.session);
+                continue;
+            }
+            for part in parts {
+                state.index.add(part.object, &part.extents);
+                state.rights.insert(part.object, part.capability);
+            }
+            // What is published between two pages is told the next time.
+            let (epoch, size) = *first.get_or_insert((epoch, size));
+            after = next;
+            if after.is_none() {
+                (state.epoch, state.size, state.told_ms) = (Some(epoch), size, io.calls.shell.now_ms());
+                state.is_fresh = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// The own part, which is made when there is none.
+    async fn own_part(&self, io: &Objects<S>) -> Result<(OwnPart<S>, SessionId)> {
+        let mut state = self.state.lock().await;
+        let own = self.ensure_own(io, &mut state).await?;
+        Ok((own, state.session))
+    }
+
+    async fn ensure_own(&self, io: &Objects<S>, state: &mut State<S>) -> Result<OwnPart<S>> {
+        state.notice_session(io);
+        state.check(self.group)?;
+        let now_ms = io.calls.shell.now_ms();
+        if let Some(own) = state.own.as_ref().filter(|own| now_ms < own.until_ms) {
+            return Ok(own.clone());
+        }
+        self.publish_unpublished(io, state).await?;
+        if let Some(own) = self.known_own(io, state).await? {
+            return Ok(own);
+        }
+        let session = state.session;
+        let objects = io.new_objects(self.inode, &Layout::Empty).await?;
+        let held = objects.first();
+        let file = self.own_file(io, held).await;
+        state.notice_session(io);
+        if state.session != session {
+            // The right to the object is of the session that has ended.
+            return Err(Error::SessionEnded);
+        }
+        let own = OwnPart { held, file, until_ms: now_ms + u64::from(BATCH_MARGIN_SECONDS) * 500 };
+        state.own = Some(own.clone());
+        Ok(own)
+    }
+
+    /// The part that this session has published before, by this handle or another, with a new right to it. `None`: the
+    /// shard knows none.
+    async fn known_own(&self, io: &Objects<S>, state: &mut State<S>) -> Result<Option<OwnPart<S>>> {
+        if state.is_new && state.own.is_none() {
+            return Ok(None);
+        }
+        let before = state.own.take();
+        state.forget();
+        self.ask_parts(io, state).await?;
+        let mut told = state.rights.iter().filter(|(_, told)| told.rights.contains(Rights::WRITE));
+        let Some((object, capability)) = told.next().map(|(object, told)| (*object, *told)) else { return Ok(None) };
+        let held = Held { object, capability };
+        let file = match before.filter(|before| before.held.object == object) {
+            Some(before) => before.file,
+            None => self.own_file(io, held).await,
+        };
+        let own = OwnPart { held, file, until_ms: state.told_ms + RIGHTS_MS };
+        let session = state.session;
+        state.notice_session(io);
+        if state.session != session {
+            return Err(Error::SessionEnded);
+        }
+        state.own = Some(own.clone());
+        Ok(Some(own))
+    }
+
+    async fn own_file(&self, io: &Objects<S>, held: Held) -> Option<(Arc<S::Descriptor>, usize)> {
+        let passed = io.ask_descriptor(self.inode, held, true).await;
+        passed.map(|(file, call_bytes)| (Arc::new(file), call_bytes))
+    }
+
+    /// Writes all bytes at an offset.
+    pub(crate) async fn write_at(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        self.write_list(io, &[(bytes, offset)], registration).await
+    }
+
+    /// Writes pieces, each its bytes and an offset.
+    pub(crate) async fn write_list(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        let ranges = list.iter().map(|(bytes, offset)| Ok(*offset..end_of(*offset, bytes.len())?));
+        let ranges = ranges.filter(|range| range.as_ref().map_or(true, |range| !range.is_empty()));
+        let ranges = ranges.collect::<Result<Vec<_>>>()?;
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        self.claim(&ranges).await;
+        let result = self.write_claimed(io, list, registration).await;
+        self.state.lock().await.claimed.retain(|claimed| !ranges.contains(claimed));
+        self.state.notify_all();
+        result
+    }
+
+    /// Waits until nobody here writes these ranges, and lets nobody else begin to. Two writes to the same bytes of the
+    /// part would publish each other's: if the file is cut between the two publications, the second shows what was cut.
+    async fn claim(&self, ranges: &[Range<u64>]) {
+        let mut state = self.state.lock().await;
+        while ranges.iter().any(|range| state.is_claimed(range)) {
+            state = self.state.wait(state).await;
+        }
+        state.claimed.extend_from_slice(ranges);
+    }
+
+    async fn write_claimed(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        let (mut state, written, result) = loop {
+            let (own, session) = self.own_part(io).await?;
+            let mut result = Ok(());
+            let mut written = 0;
+            for (bytes, offset) in list {
+                result = self.write_piece(io, &own, bytes, *offset, registration).await;
+                if result.is_err() {
+                    break;
+                }
+                written += 1;
+            }
+            let mut state = self.state.lock().await;
+            state.notice_session(io);
+            if state.session != session {
+                return Err(Error::SessionEnded);
+            }
+            // The part may have been replaced, with all others, in which these bytes are not.
+            if state.has_own(&own) {
+                break (state, written, result);
+            }
+        };
+        for (bytes, offset) in &list[..written] {
+            state.unpublished.add(*offset, bytes.len() as u64);
+        }
+        if self.group.is_none() || state.unpublished.count() >= UNPUBLISHED_MAX {
+            self.publish_unpublished(io, &mut state).await?;
+        }
+        result
+    }
+
+    async fn write_piece(
+        &self,
+        io: &Objects<S>,
+        own: &OwnPart<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &own.file {
+            Some((file, call_bytes)) => io.calls.shell.write_file(file, bytes, offset, *call_bytes).await,
+            None => {
+                let mut write = ObjectWrite::new((self.inode, own.held.into()), DataOperation::Write, false);
+                io.write_part(&mut write, own.held, bytes, offset, registration).await.map(drop)
+            }
+        }
+    }
+
+    async fn publish_unpublished(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
+        let mut patterns = state.unpublished.take();
+        while !patterns.is_empty() {
+            let rest = patterns.split_off(patterns.len().min(SPLIT_PATTERNS_MAX));
+            match self.publish_patterns(io, (state.session, object), &patterns, None).await {
+                Ok(attributes) => state.published(&attributes, object, &patterns),
+                Err(error) => {
+                    patterns.extend(rest);
+                    state.notice_session(io);
+                    if error == Error::BadHandle && self.group.is_some() {
+                        // Nothing of the group is open any more, and these bytes are lost.
+                        (state.is_over, state.own) = (true, None);
+                        return Err(Error::SessionEnded);
+                    }
+                    // Who writes by himself is told, and does not count on these bytes.
+                    if state.own.is_some() && self.group.is_some() {
+                        state.unpublished.add_back(patterns);
+                    }
+                    return Err(error);
+                }
+            }
+            patterns = rest;
+        }
+        Ok(())
+    }
+
+    /// Has the shard publish what was written to a part, in the session that has written it: when that has ended, the
+    /// part may be collected.
+    async fn publish_patterns(
+        &self,
+        io: &Objects<S>,
+        (session, object): (SessionId, ObjectId),
+        patterns: &[Pattern],
+        appends_to: Option<u64>,
+    ) -> Result<Attributes> {
+        let (inode, group, patterns) = (self.inode, self.group, patterns.to_vec());
+        let request = ShardRequest::Publish { inode, group, object, patterns, appends_to };
+        let told = io.calls.report(session, SlotFor::Caller, &self.who, inode, request).await;
+        told.map(|(attributes, _)| attributes)
+    }
+
+    /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the
+    /// file longer before the shard hears of them, they are written once more behind that: nobody was told of the first
+    /// place, in which nobody else has bytes.
+    pub(crate) async fn append(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        registration: Option<Registration<S>>,
+    ) -> Result<u64> {
+        let mut state = self.state.lock().await;
+        self.publish_unpublished(io, &mut state).await?;
+        loop {
+            let own = self.ensure_own(io, &mut state).await?;
+            let session = state.session;
+            state.is_fresh = false;
+            self.refresh(io, &mut state).await?;
+            let offset = state.size;
+            let end = end_of(offset, bytes.len())?;
+            if state.is_claimed(&(offset..end)) {
+                state = self.state.wait(state).await;
+                continue;
+            }
+            self.write_piece(io, &own, bytes, offset, registration).await?;
+            state.notice_session(io);
+            if state.session != session {
+                return Err(Error::SessionEnded);
+            }
+            let Some(run) = Pattern::run(offset, bytes.len() as u64) else { return Ok(offset) };
+            match self.publish_patterns(io, (session, own.held.object), &[run], Some(offset)).await {
+                Ok(attributes) => {
+                    state.published(&attributes, own.held.object, &[run]);
+                    return Ok(offset);
+                }
+                Err(Error::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Publishes what was written.
+    pub(crate) async fn publish(&self, io: &Objects<S>) -> Result<()> {
+        let mut state = self.state.lock().await;
+        state.notice_session(io);
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        self.publish_unpublished(io, &mut state).await?;
+        state.is_fresh = false;
+        Ok(())
+    }
+
+    /// Publishes what was written, and brings it to the node's device. From now on what others have published before is
+    /// seen.
+    pub(crate) async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        self.publish(io).await?;
+        let own = self.state.lock().await.own.clone();
+        match own {
+            Some(OwnPart { file: Some((file, _)), .. }) => io.calls.shell.sync_file(&file).await,
+            Some(OwnPart { held, .. }) => io.sync_objects(self.inode, &held.into()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The file has other parts now, with the same bytes.
+    pub(crate) async fn parts_replaced(&self) {
+        let mut state = self.state.lock().await;
+        state.own = None;
+        state.forget();
+    }
+
+    /// Size of the file: as of the latest publications, and with what was written here.
+    pub(crate) async fn size(&self, io: &Objects<S>) -> Result<u64> {
+        let mut state = self.state.lock().await;
+        self.refresh(io, &mut state).await?;
+        Ok(state.size.max(state.unpublished.end()))
+    }
+
+    /// What the whole file consists of: pieces with the object of a part, and holes.
+    pub(crate) async fn pieces(&self, io: &Objects<S>) -> Result<Vec<SplitPiece<ObjectId>>> {
+        let mut state = self.state.lock().await;
+        self.refresh(io, &mut state).await?;
+        let bytes = usize::try_from(state.size).map_err(|_| Error::FileTooLarge)?;
+        Ok(state.index.pieces(0, bytes, None))
+    }
+}

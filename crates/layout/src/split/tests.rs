@@ -1,0 +1,110 @@
+use super::*;
+use proptest::prelude::*;
+
+/// Bytes of the files of these tests.
+const BYTES: u64 = 200;
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    let any = (0..BYTES / 2, 1u64..12, 1u64..9, 1u64..7);
+    any.prop_filter_map("runs touch", |(start, bytes, gap, count)| Pattern::new(start, bytes, bytes + gap, count))
+        .prop_filter("too long", |pattern| pattern.end() <= BYTES)
+}
+
+fn bytes_of(pattern: &Pattern) -> impl Iterator<Item = usize> {
+    let starts = (0..pattern.count()).map(|index| pattern.start() + index * pattern.stride());
+    let bytes = pattern.bytes();
+    starts.flat_map(move |start| start..start + bytes).map(|byte| usize::try_from(byte).expect("small"))
+}
+
+/// The file, byte by byte: whose it is.
+type Model = Vec<Option<u8>>;
+
+fn pieces_of_model(model: &Model, offset: usize, bytes: usize) -> Vec<SplitPiece<u8>> {
+    let mut pieces: Vec<SplitPiece<u8>> = Vec::new();
+    for start in 0..bytes {
+        let part = model[offset + start];
+        match pieces.last_mut() {
+            Some(last) if last.part == part => last.bytes += 1,
+            _ => pieces.push(SplitPiece { part, start, bytes: 1 }),
+        }
+    }
+    pieces
+}
+
+proptest! {
+    #[test]
+    fn the_latest_publication_has_a_byte(
+        written in prop::collection::vec((0u8..3, pattern()), 0..12), own in prop::collection::vec(pattern(), 0..3),
+        offset in 0..BYTES, bytes in 0..BYTES,
+    ) {
+        let (mut index, mut model) = (SplitIndex::default(), vec![None; 2 * BYTES as usize]);
+        for (epoch, (part, pattern)) in written.iter().enumerate() {
+            index.add(*part, &[Extent { pattern: *pattern, epoch: epoch as u64 + 1 }]);
+            bytes_of(pattern).for_each(|byte| model[byte] = Some(*part));
+        }
+        let mut unpublished = Unpublished::default();
+        for pattern in &own {
+            for run in 0..pattern.count() {
+                unpublished.add(pattern.start() + run * pattern.stride(), pattern.bytes());
+            }
+            bytes_of(pattern).for_each(|byte| model[byte] = Some(1));
+        }
+        let (at, length) = (usize::try_from(offset).expect("small"), usize::try_from(bytes).expect("small"));
+        let found = index.pieces(offset, length, Some((1, &unpublished)));
+        prop_assert_eq!(found, pieces_of_model(&model, at, length));
+    }
+
+    #[test]
+    fn what_is_published_is_what_was_written(writes in prop::collection::vec((0..BYTES, 1u64..20), 0..40)) {
+        let (mut unpublished, mut model) = (Unpublished::default(), vec![false; BYTES as usize + 20]);
+        for (offset, bytes) in &writes {
+            unpublished.add(*offset, *bytes);
+            (*offset..offset + bytes).for_each(|byte| model[usize::try_from(byte).expect("small")] = true);
+        }
+        prop_assert!(unpublished.count() <= writes.len());
+        let mut told = vec![false; model.len()];
+        unpublished.take().iter().flat_map(bytes_of).for_each(|byte| told[byte] = true);
+        prop_assert_eq!(told, model);
+        prop_assert!(unpublished.is_empty());
+    }
+
+    #[test]
+    fn what_lies_below_a_size_is_what_the_model_has_there(pattern in pattern(), size in 0..BYTES + 10) {
+        let expected: Vec<_> = bytes_of(&pattern).filter(|byte| (*byte as u64) < size).collect();
+        let kept: Vec<_> = below(&pattern, size).iter().flat_map(bytes_of).collect();
+        prop_assert_eq!(kept, expected);
+    }
+}
+
+#[test]
+fn strides_are_one_pattern_however_many_runs_they_have() {
+    let mut unpublished = Unpublished::default();
+    for run in 0..100_000 {
+        unpublished.add(1000 + run * 4096, 47);
+    }
+    assert_eq!(unpublished.take(), [Pattern::new(1000, 47, 4096, 100_000).unwrap()]);
+    // Three things in turns, one of them in two writes.
+    for turn in 0..1000 {
+        unpublished.add(turn * 64, 8);
+        unpublished.add(turn * 64 + 8, 8);
+        unpublished.add((1 << 20) + turn * 3, 1);
+        unpublished.add((1 << 30) + turn * 100, 7);
+    }
+    let patterns = unpublished.take();
+    let counts: Vec<_> = patterns.iter().map(|pattern| (pattern.bytes(), pattern.count())).collect();
+    assert_eq!(counts, [(16, 1000), (1, 1000), (7, 1000)]);
+}
+
+#[test]
+fn the_same_written_again_takes_no_more_room() {
+    let mut extents = Vec::new();
+    let patterns = [Pattern::run(0, 100), Pattern::new(200, 10, 50, 20), Pattern::run(5000, 10)].map(Option::unwrap);
+    for epoch in 1..1000 {
+        for pattern in patterns {
+            supersede(&mut extents, Extent { pattern, epoch });
+        }
+        // One run of the strided ones alone, which the next round covers.
+        supersede(&mut extents, Extent { pattern: Pattern::run(250, 10).unwrap(), epoch });
+        assert!(extents.len() <= 4, "{extents:?}");
+    }
+}

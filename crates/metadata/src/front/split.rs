@@ -1,0 +1,104 @@
+//! Split files: who may publish a part, and who is told of parts.
+//!
+//! A session has a split file open by itself, or by a group that it has joined: then the group holds the lease. Nobody
+//! caches contents, so that a publication recalls no more than attributes; whoever holds these knows that nothing was
+//! published since.
+
+use super::Shard;
+use super::data::may_change;
+use super::park::Call;
+use crate::back::Command;
+use crate::back::split::{ChangedParts, Part};
+use crate::kv::KeyValue;
+use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
+use weft_protocol::{Error, FileKind, Generation, InodeNumber, LeaseKey, ObjectId, SessionId, SplitPart};
+
+/// Of all parts: they are made once.
+const PART_GENERATION: Generation = Generation(1);
+
+impl<K: KeyValue> Shard<K> {
+    /// Who holds the lease on the file that a session uses: itself, or this group if it has joined that.
+    fn opened_by(&self, session: SessionId, group: Option<SessionId>) -> Option<SessionId> {
+        match group {
+            None => Some(session),
+            Some(group) => self.groups.joined(session).find(|joined| *joined == group),
+        }
+    }
+
+    /// Whether the session may write a part of the file.
+    fn writes_part(&self, session: SessionId, inode: InodeNumber, group: Option<SessionId>) -> bool {
+        let holder = self.opened_by(session, group).and_then(|by| self.leases.holder(&LeaseKey::Data(inode), by));
+        holder.is_some_and(|holder| holder.writing)
+    }
+
+    /// Whether the call publishes a part that its session may write.
+    pub(super) fn writes_own_part(&self, call: &Call) -> bool {
+        match call.request {
+            ShardRequest::Publish { inode, group, .. } => self.writes_part(call.session(), inode, group),
+            _ => false,
+        }
+    }
+
+    /// Whether anybody has the file open for writing.
+    pub(super) fn is_being_written(&self, inode: InodeNumber) -> bool {
+        self.leases.holders(&LeaseKey::Data(inode)).any(|holder| may_change(*holder))
+    }
+
+    /// A writer has closed the file. Parts that are not needed go with the last writer: until then he might go on with
+    /// one.
+    pub(super) fn tidy_parts(&mut self, inode: InodeNumber) {
+        if !self.is_being_written(inode) && self.back.has_empty_parts(inode) {
+            self.apply(&Command::DropEmptyParts { inode });
+        }
+    }
+
+    /// The parts that the session has published of files that it, or a group that it has joined, has open.
+    pub(super) fn parts_written_by(&self, session: SessionId) -> Vec<(InodeNumber, ObjectId)> {
+        let holders = std::iter::once(session).chain(self.groups.joined(session));
+        let keys = holders.flat_map(|holder| self.leases.log(holder));
+        let mut parts = Vec::new();
+        for key in keys {
+            let LeaseKey::Data(inode) = *key else { continue };
+            if self.back.inode(inode).is_some_and(|record| record.layout.epoch().is_some()) {
+                let own = self.back.split_parts(inode).into_iter().filter(|part| part.writer == session);
+                parts.extend(own.map(|part| (inode, part.object)));
+            }
+        }
+        parts
+    }
+
+    /// The answer to [`weft_protocol::message::shard::ShardRequest::GetParts`].
+    pub(super) fn changed_parts(
+        &mut self,
+        call: &Call,
+        (inode, group): (InodeNumber, Option<SessionId>),
+        since: u64,
+        after: Option<ObjectId>,
+    ) -> Result<ShardAnswer, Error> {
+        let record = self.back.inode(inode).ok_or(Error::Stale)?;
+        let epoch = record.layout.epoch().filter(|_| record.kind == FileKind::Regular).ok_or(Error::Invalid)?;
+        let opened_by = self.opened_by(call.session(), group);
+        if opened_by.and_then(|by| self.leases.holder(&LeaseKey::Data(inode), by)).is_none() {
+            let (access, page_cache) = (Access::Read, PageCache::None);
+            self.back.check_open(
+                &call.credentials,
+                inode,
+                OpenFlags { access, truncate: false, direct: true, page_cache },
+            )?;
+        }
+        let attributes = record.attributes(inode);
+        let ChangedParts { parts, is_whole, is_cut } = self.back.changed_parts(inode, since, after);
+        let next = parts.last().filter(|_| is_cut).map(|(part, _)| part.object);
+        let told = |(part, extents): (Part, _)| {
+            let access = if part.writer == call.session() { Access::ReadWrite } else { Access::Read };
+            let of = (part.object, PART_GENERATION);
+            SplitPart {
+                object: part.object,
+                capability: self.capability(of, &attributes, access, call.session()),
+                extents,
+            }
+        };
+        let parts = parts.into_iter().map(told).collect();
+        Ok(ShardAnswer::Parts { epoch, size: record.size, is_whole, parts, next })
+    }
+}

@@ -1,0 +1,315 @@
+//! Split files: who may publish, what a publication recalls, what readers are told, what a cut leaves.
+
+use super::harness::*;
+use crate::front::Event;
+use std::collections::BTreeMap;
+use weft_layout::SplitIndex;
+use weft_protocol::limits::{SPLIT_EXTENTS_MAX, SPLIT_PATTERNS_MAX};
+use weft_protocol::message::shard::*;
+use weft_protocol::message::storage::StorageRequest;
+use weft_protocol::*;
+
+const GROUP: SessionId = SessionId::of_group(0x6000);
+
+fn run(start: u64, bytes: u64) -> Pattern {
+    Pattern::run(start, bytes).expect("a run")
+}
+
+fn publish(inode: InodeNumber, part: u64, patterns: &[Pattern]) -> ShardRequest {
+    ShardRequest::Publish { inode, group: None, object: object(part), patterns: patterns.to_vec(), appends_to: None }
+}
+
+fn get_parts(inode: InodeNumber, since: u64) -> ShardRequest {
+    ShardRequest::GetParts { inode, group: None, since, after: None }
+}
+
+/// A split file that A has open for writing.
+fn with_file() -> (World, InodeNumber) {
+    let mut world = World::with_twin();
+    world.ok(A, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(Plan::Split) });
+    let made = world.ok(A, create("f"));
+    assert_eq!(attributes(&made).layout, Layout::Split { epoch: 0 });
+    assert!(!grants(&made).contains(Grants::DATA_EXCLUSIVE), "nobody caches its contents");
+    let inode = attributes(&made).inode;
+    (world, inode)
+}
+
+/// A change for which others give up what they know of the file.
+fn done(world: &mut World, session: SessionId, request: ShardRequest) -> ShardAnswer {
+    let token = world.call(session, request);
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token)
+}
+
+/// What a reader is told who knows all up to an epoch.
+fn told(world: &mut World, reader: SessionId, inode: InodeNumber, since: u64) -> (u64, u64, bool, Vec<SplitPart>) {
+    match world.ok(reader, get_parts(inode, since)) {
+        ShardAnswer::Parts { epoch, size, is_whole, parts, next: None } => (epoch, size, is_whole, parts),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whose part each byte is; of holes 0.
+fn bytes_of(parts: &[SplitPart], size: usize) -> Vec<u64> {
+    let mut index = SplitIndex::default();
+    parts.iter().for_each(|part| index.add(part.object, &part.extents));
+    let pieces = index.pieces(0, size, None).into_iter();
+    pieces.flat_map(|piece| vec![piece.part.map_or(0, ObjectId::sequence); piece.bytes]).collect()
+}
+
+#[test]
+fn each_publication_is_an_epoch_and_readers_are_told_what_is_new() {
+    let (mut world, inode) = with_file();
+    done(&mut world, B, open(inode, Access::ReadWrite));
+    let first = done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
+    assert_eq!((attributes(&first).layout.epoch(), attributes(&first).size), (Some(1), 10));
+    done(&mut world, B, publish(inode, 8, &[run(5, 10), Pattern::new(20, 1, 3, 4).expect("a pattern")]));
+    let (epoch, size, _, parts) = told(&mut world, C, inode, 0);
+    assert_eq!((epoch, size, parts.len()), (2, 30, 2));
+    let seen = bytes_of(&parts, 30);
+    assert_eq!(seen[..15], [[7; 5].as_slice(), &[8; 10]].concat());
+    assert_eq!(seen[15..], [0, 0, 0, 0, 0, 8, 0, 0, 8, 0, 0, 8, 0, 0, 8]);
+    // Only a part's writer may write it.
+    let rights: BTreeMap<_, _> = parts.iter().map(|part| (part.object, part.capability.rights)).collect();
+    assert_eq!(rights[&object(7)], Rights::READ);
+    let (.., parts) = told(&mut world, A, inode, 1);
+    assert_eq!(parts.iter().map(|part| part.object).collect::<Vec<_>>(), [object(8)], "A knows the first epoch");
+    let (.., parts) = told(&mut world, A, inode, 0);
+    assert_eq!(parts[0].capability.rights, Rights::READ | Rights::WRITE);
+    assert!(told(&mut world, A, inode, 2).3.is_empty());
+}
+
+#[test]
+fn a_publication_recalls_attributes_which_vouch_for_what_readers_know() {
+    let (mut world, inode) = with_file();
+    world.ok(A, publish(inode, 7, &[run(0, 10)]));
+    assert!(grants(&world.ok(B, stat(inode))).contains(Grants::ATTRIBUTES), "though A has it open for writing");
+    let token = world.waits(A, publish(inode, 7, &[run(10, 10)]));
+    let (session, recall) = world.recalls.pop().expect("a recall");
+    assert_eq!((session, recall.key), (B, LeaseKey::Attributes(inode)));
+    world.event(Event::RecallAnswer { session, number: recall.number, kept: LeaseMode::None });
+    assert_eq!(attributes(&world.done(token)).layout, Layout::Split { epoch: 2 });
+}
+
+#[test]
+fn only_who_has_the_file_open_for_writing_publishes_and_only_his_part() {
+    let (mut world, inode) = with_file();
+    assert_eq!(world.refused(B, publish(inode, 8, &[run(0, 1)])), Error::BadHandle);
+    world.ok(B, open(inode, Access::Read));
+    assert_eq!(world.refused(B, publish(inode, 8, &[run(0, 1)])), Error::BadHandle);
+    done(&mut world, A, publish(inode, 7, &[run(0, 1)]));
+    done(&mut world, B, open(inode, Access::ReadWrite));
+    assert_eq!(world.refused(B, publish(inode, 7, &[run(0, 1)])), Error::BadHandle, "another's part");
+    let many = vec![run(0, 1); SPLIT_PATTERNS_MAX + 1];
+    for patterns in [&[][..], &many] {
+        assert_eq!(world.refused(A, publish(inode, 7, patterns)), Error::Invalid);
+    }
+    assert_eq!(world.refused(C, get_parts(ROOT, 0)), Error::Invalid);
+    let private = ShardRequest::SetAttributes {
+        inode,
+        changes: AttributeChanges { mode: Some(0o600), ..AttributeChanges::default() },
+    };
+    done(&mut world, A, private);
+    let token = world.call_as(C, user(5), get_parts(inode, 0));
+    assert_eq!(world.result(token), Some(Err(Error::AccessDenied)));
+}
+
+#[test]
+fn members_of_a_group_publish_by_it() {
+    let (mut world, inode) = with_file();
+    done(&mut world, A, ShardRequest::OpenGroup { inode, access: Access::ReadWrite, group: GROUP });
+    world.event(Event::Heard { session: B, groups: [GROUP].into() });
+    let by_group = |part, group| match publish(inode, part, &[run(part * 10, 10)]) {
+        ShardRequest::Publish { inode, object, patterns, appends_to, .. } => {
+            ShardRequest::Publish { inode, group, object, patterns, appends_to }
+        }
+        other => other,
+    };
+    world.ok(C, stat(inode));
+    assert_eq!(world.refused(C, by_group(3, Some(GROUP))), Error::BadHandle, "no member");
+    world.ok(B, stat(ROOT));
+    world.event(Event::Heard { session: B, groups: [GROUP].into() });
+    assert_eq!(world.refused(B, by_group(2, None)), Error::BadHandle, "not open by itself");
+    let told = done(&mut world, B, by_group(2, Some(GROUP)));
+    assert_eq!(attributes(&told).size, 30);
+}
+
+#[test]
+fn an_append_is_refused_if_the_file_ends_elsewhere() {
+    let (mut world, inode) = with_file();
+    let append = |at| match publish(inode, 7, &[run(at, 10)]) {
+        ShardRequest::Publish { inode, group, object, patterns, .. } => {
+            ShardRequest::Publish { inode, group, object, patterns, appends_to: Some(at) }
+        }
+        other => other,
+    };
+    done(&mut world, A, append(0));
+    assert_eq!(world.refused(A, append(0)), Error::WouldBlock);
+    assert_eq!(attributes(&done(&mut world, A, append(10))).size, 20);
+}
+
+#[test]
+fn a_cut_clips_what_was_published_and_nothing_comes_back() {
+    let (mut world, inode) = with_file();
+    done(&mut world, A, publish(inode, 7, &[Pattern::new(0, 4, 10, 5).expect("a pattern")]));
+    done(&mut world, A, resize(inode, 22));
+    done(&mut world, A, resize(inode, 60));
+    let (_, size, is_whole, parts) = told(&mut world, C, inode, 1);
+    assert_eq!((size, is_whole), (60, true));
+    let kept: Vec<_> = bytes_of(&parts, 60).iter().enumerate().filter(|(_, of)| **of > 0).map(|(at, _)| at).collect();
+    assert_eq!(kept, [0, 1, 2, 3, 10, 11, 12, 13, 20, 21]);
+    assert!(world.storage.is_empty(), "no object is cut");
+    // With nothing left the part stays its writer's, until he closes the file.
+    done(&mut world, A, resize(inode, 0));
+    assert!(world.shard.back().split_part(inode, object(7)).is_some());
+    done(&mut world, A, publish(inode, 7, &[run(0, 3)]));
+    done(&mut world, A, resize(inode, 0));
+    world.ok(A, ShardRequest::EndSession);
+    let removed = world.storage.drain(..).any(
+        |(_, _, request)| matches!(request, StorageRequest::Remove { objects } if objects == [(inode, object(7))]),
+    );
+    assert!(removed && world.shard.back().split_part(inode, object(7)).is_none());
+}
+
+#[test]
+fn a_part_has_a_limit_and_what_is_written_again_takes_no_room() {
+    let (mut world, inode) = with_file();
+    // No two are alike.
+    let irregular = |index: u64| run(index * 20_000, 1 + index);
+    let mut index = 0;
+    while index < SPLIT_EXTENTS_MAX as u64 {
+        let patterns: Vec<_> = (index..index + 1024).map(irregular).collect();
+        done(&mut world, A, publish(inode, 7, &patterns));
+        index += 1024;
+    }
+    assert_eq!(world.refused(A, publish(inode, 7, &[irregular(index)])), Error::NoSpace);
+    done(&mut world, A, publish(inode, 7, &[irregular(5), irregular(9)]));
+    done(&mut world, A, publish(inode, 7, &[run(0, 20_001 * SPLIT_EXTENTS_MAX as u64)]));
+    let (.., parts) = told(&mut world, C, inode, 0);
+    assert_eq!(parts[0].extents.len(), 1);
+}
+
+#[test]
+fn who_writes_in_order_has_one_extent_as_long_as_nobody_else_writes_there() {
+    let (mut world, inode) = with_file();
+    done(&mut world, B, open(inode, Access::ReadWrite));
+    // More publications than a part may have extents; two writers in turns, each in its own half.
+    for index in 0..SPLIT_EXTENTS_MAX as u64 + 10 {
+        done(&mut world, A, publish(inode, 7, &[run(index * 10, 10)]));
+        if index < 1000 {
+            done(&mut world, B, publish(inode, 8, &[run((1 << 20) + index * 30, 10)]));
+        }
+    }
+    let (.., parts) = told(&mut world, C, inode, 0);
+    assert_eq!(parts.iter().map(|part| part.extents.len()).collect::<Vec<_>>(), [1, 1]);
+    done(&mut world, B, publish(inode, 8, &[run(20, 10)]));
+    done(&mut world, A, publish(inode, 7, &[run(10 * (SPLIT_EXTENTS_MAX as u64 + 10), 10)]));
+    let (.., parts) = told(&mut world, C, inode, 0);
+    assert_eq!(bytes_of(&parts, 40)[15..35], [[7; 5].as_slice(), &[8; 10], &[7; 5]].concat(), "B wrote there last");
+}
+
+/// Random publications and cuts against the file byte by byte, as a reader sees it who is told of changes only.
+#[test]
+fn random_publications_and_cuts_are_those_of_a_flat_file() {
+    const BYTES: usize = 300;
+    for seed in 0..60u64 {
+        let (mut world, inode) = with_file();
+        done(&mut world, B, open(inode, Access::ReadWrite));
+        let mut state = seed * 2 + 1;
+        let mut random = |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % limit
+        };
+        let (mut model, mut known, mut since): (Vec<u64>, _, _) = (Vec::new(), SplitIndex::default(), 0);
+        for round in 0..60 {
+            let who = if random(2) == 0 { A } else { B };
+            let (start, bytes, gap, count) = (random(100), 1 + random(20), 1 + random(5), 1 + random(5));
+            if random(8) == 0 {
+                done(&mut world, who, resize(inode, start));
+                model.resize(usize::try_from(start).expect("small"), 0);
+            } else {
+                let patterns = match random(3) {
+                    0 => vec![run(start, bytes), run(start + bytes, gap)],
+                    1 => vec![run(start, bytes)],
+                    _ => vec![Pattern::new(start, bytes, bytes + gap, count).expect("a pattern")],
+                };
+                done(&mut world, who, publish(inode, who.0, &patterns));
+                for pattern in patterns {
+                    for at in (0..pattern.count()).map(|index| pattern.start() + index * pattern.stride()) {
+                        let range =
+                            usize::try_from(at).expect("small")..usize::try_from(at + pattern.bytes()).expect("small");
+                        model.resize(model.len().max(range.end), 0);
+                        model[range].fill(who.0);
+                    }
+                }
+            }
+            if random(3) > 0 {
+                continue;
+            }
+            let (epoch, size, is_whole, parts) = told(&mut world, C, inode, since);
+            if is_whole {
+                known = SplitIndex::default();
+            }
+            parts.iter().for_each(|part| known.add(part.object, &part.extents));
+            since = epoch;
+            assert_eq!(size, model.len() as u64, "seed {seed} round {round}");
+            let pieces = known.pieces(0, BYTES, None).into_iter();
+            let seen: Vec<u64> =
+                pieces.flat_map(|piece| vec![piece.part.map_or(0, ObjectId::sequence); piece.bytes]).collect();
+            assert_eq!(seen[..model.len()], model, "seed {seed} round {round}");
+        }
+    }
+}
+
+#[test]
+fn parts_come_in_pages_and_go_with_the_file() {
+    let (mut world, inode) = with_file();
+    let writers: Vec<_> = (100..130).map(SessionId).collect();
+    for writer in &writers {
+        done(&mut world, *writer, open(inode, Access::ReadWrite));
+        let patterns: Vec<_> = (0..1000).map(|index| run(index * 2000, 1 + index)).collect();
+        done(&mut world, *writer, publish(inode, writer.0, &patterns));
+    }
+    let (mut after, mut found, mut pages) = (None, Vec::new(), 0);
+    loop {
+        let request = ShardRequest::GetParts { inode, group: None, since: 0, after };
+        let ShardAnswer::Parts { parts, next, .. } = world.ok(C, request) else { panic!("no parts") };
+        assert!(codec::to_bytes(&parts).len() < limits::CONTROL_BODY_BYTES_MAX);
+        found.extend(parts.iter().map(|part| part.object.sequence()));
+        pages += 1;
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, writers.iter().map(|writer| writer.0).collect::<Vec<_>>());
+    assert!(pages > 1);
+    done(&mut world, A, unlink("f"));
+    let clients = [A, C].into_iter().chain(writers);
+    clients.for_each(|client| drop(world.ok(client, ShardRequest::EndSession)));
+    let gone: usize = world
+        .storage
+        .drain(..)
+        .map(|(_, _, request)| match request {
+            StorageRequest::Remove { objects } => objects.len(),
+            _ => 0,
+        })
+        .sum();
+    assert_eq!((gone, world.shard.back().split_parts(inode).len()), (30, 0));
+}
+
+#[test]
+fn a_session_that_is_cut_off_is_fenced_where_its_parts_are() {
+    let (mut world, inode) = with_file();
+    done(&mut world, B, open(inode, Access::ReadWrite));
+    done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
+    done(&mut world, B, publish(inode, 8, &[run(0, 10)]));
+    let objects: Vec<_> = world.shard.fences_of(A).into_values().flatten().collect();
+    assert_eq!(objects, [(inode, object(7))]);
+    world.keeps_fences = true;
+    world.event(Event::Lost { session: A });
+    assert_eq!(world.fences, [(A, object(7).node())]);
+    world.confirm_fences();
+    // What it has published stays.
+    assert_eq!(told(&mut world, C, inode, 0).3.len(), 2);
+}

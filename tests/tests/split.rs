@@ -1,0 +1,253 @@
+//! Files with a part for each writer, over real nodes: what others see and when, and what takes space.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+use weft_client::protocol::message::shard::{Access, CreateFile};
+use weft_client::protocol::{AttributeChanges, InodeNumber, Layout, Name, Plan};
+use weft_client::{Client, File, OpenOptions, Way};
+use weft_protocol::Credentials;
+use weft_tests::{FileSystem, Stored, Wanted, open, pattern, with_each_store};
+
+with_each_store! {
+    clients_see_what_others_have_written,
+    members_publish_when_they_synchronize,
+    what_is_removed_or_cut_takes_no_space,
+    a_member_that_dies_takes_only_what_it_had_not_published,
+    appends_of_several_clients_do_not_mix,
+}
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
+
+fn me() -> Credentials {
+    FileSystem::me()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+/// All files of the file system are split from now on.
+fn split_all(client: &Client) {
+    let told = client.set_directory_plan(&me(), ROOT, Plan::Split).unwrap().attributes;
+    assert_eq!(told.layout, Layout::Split { epoch: 0 });
+}
+
+fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut buffer = vec![0xEE; bytes];
+    let count = file.read_at(&mut buffer, offset).unwrap();
+    buffer.truncate(count);
+    buffer
+}
+
+/// All bytes of a file, as a client finds them that opens it now.
+fn contents(client: &Client, text: &str) -> Vec<u8> {
+    weft_tests::contents(client, client.lookup(&me(), ROOT, &name(text)).unwrap().attributes.inode)
+}
+
+/// Objects on all nodes.
+fn objects(client: &Client) -> u64 {
+    client.space().unwrap().nodes.into_iter().map(|(_, space)| space.unwrap().objects).sum()
+}
+
+fn eventually(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A small random number generator (xorshift64*, Vigna 2016).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % limit
+    }
+}
+
+/// Clients that write, cut and read a file one call after another, against a flat file.
+fn clients_see_what_others_have_written(stored: Stored) {
+    const BYTES: usize = 300_000;
+    for way in [Way::Auto, Way::Unix, Way::Tcp] {
+        let fs = FileSystem::start(Wanted { nodes: 3, stored, ..Wanted::default() });
+        let clients: Vec<_> = (0..3).map(|_| fs.client(way)).collect();
+        split_all(&clients[0]);
+        let files: Vec<_> = clients.iter().map(|client| open(client, "f", BOTH)).collect();
+        let (mut model, mut random): (Vec<u8>, _) = (Vec::new(), Random(0x5EED + way as u64));
+        for round in 0..400 {
+            let (index, at, bytes) = (random.below(3), random.below(BYTES), 1 + random.below(20_000));
+            match random.below(10) {
+                0 => {
+                    let size = Some(at as u64);
+                    let changes = AttributeChanges { size, ..AttributeChanges::default() };
+                    clients[index].set_attributes(&me(), files[index].inode(), &changes).unwrap();
+                    model.resize(at, 0);
+                }
+                1..=4 => {
+                    let written = pattern(bytes, round);
+                    files[index].write_at(&written, at as u64).unwrap();
+                    model.resize(model.len().max(at + bytes), 0);
+                    model[at..at + bytes].copy_from_slice(&written);
+                }
+                _ => {
+                    let expected = &model[at.min(model.len())..(at + bytes).min(model.len())];
+                    assert!(
+                        read(&files[index], at as u64, bytes) == expected,
+                        "{way:?} round {round}: {bytes} at {at}"
+                    );
+                    assert_eq!(files[index].size().unwrap(), model.len() as u64, "{way:?} round {round}");
+                }
+            }
+        }
+        let other = fs.client(Way::Tcp);
+        assert!(contents(&other, "f") == model, "{way:?}: by a client that comes later");
+        assert_eq!(other.lookup(&me(), ROOT, &name("f")).unwrap().attributes.size, model.len() as u64);
+        let located: u64 = other.locate(&me(), files[0].inode()).unwrap().iter().map(|piece| piece.bytes).sum();
+        assert_eq!(located, model.len() as u64);
+    }
+}
+
+/// Handles of one group open of a new file, one of each client.
+fn group(clients: &[Client], text: &str) -> Vec<File> {
+    let exported = open(&clients[0], text, BOTH).export(false).unwrap();
+    clients.iter().map(|client| client.import(&me(), &exported, None).unwrap().0).collect()
+}
+
+fn members_publish_when_they_synchronize(stored: Stored) {
+    const RECORD: usize = 47_008;
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..3).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    let members = group(&clients, "f");
+    let calls = |client: &Client| client.counters().shard_calls;
+    let before: Vec<_> = clients.iter().map(calls).collect();
+    let record = |turn: usize, rank: usize| (((turn * 3 + rank) * RECORD) as u64, pattern(RECORD, turn * 3 + rank));
+    for turn in 0..20 {
+        for (rank, member) in members.iter().enumerate() {
+            let (offset, bytes) = record(turn, rank);
+            member.write_at(&bytes, offset).unwrap();
+        }
+    }
+    // One call for all object identifiers of a client's objects aside, the shard has heard of nothing.
+    let spent = |index: usize| calls(&clients[index]) - before[index];
+    assert!((0..3).all(|index| spent(index) == 0), "{:?}", (0..3).map(spent).collect::<Vec<_>>());
+    assert_eq!(clients[2].lookup(&me(), ROOT, &name("f")).unwrap().attributes.size, 0);
+    for member in &members {
+        member.sync().unwrap();
+    }
+    let synced: Vec<_> = (0..3).map(spent).collect();
+    assert!(synced[0] == 1 && synced[1] == 1, "{synced:?}");
+    // MPI: sync, barrier, sync.
+    for member in &members {
+        member.sync().unwrap();
+    }
+    for (rank, member) in members.iter().enumerate() {
+        for turn in 0..20 {
+            for of in 0..3 {
+                let (offset, bytes) = record(turn, of);
+                assert!(read(member, offset, RECORD) == bytes, "{rank} reads what {of} wrote in turn {turn}");
+            }
+        }
+    }
+    assert_eq!((0..2).map(spent).collect::<Vec<_>>(), [2, 2], "one more, for what others have published");
+    let other = fs.client(Way::Tcp);
+    let all: Vec<u8> = (0..60).flat_map(|index| pattern(RECORD, index)).collect();
+    assert!(contents(&other, "f") == all);
+    // Others write beside the members, and see them.
+    let plain = open(&other, "f", BOTH);
+    plain.write_at(b"by another", 10).unwrap();
+    members[1].sync().unwrap();
+    assert_eq!(read(&members[1], 10, 10), b"by another");
+    members[1].write_at(b"by a member", 10).unwrap();
+    assert_eq!(read(&members[1], 10, 11), b"by a member");
+    assert_eq!(read(&plain, 10, 10), b"by another");
+    members[1].flush().unwrap();
+    assert_eq!(read(&plain, 10, 11), b"by a member");
+}
+
+fn what_is_removed_or_cut_takes_no_space(stored: Stored) {
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..2).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    for round in 0..5 {
+        // The same file again and again, as checkpoints are.
+        let create = Some(CreateFile { mode: 0o644, exclusive: false });
+        let options = OpenOptions { truncate: true, ..BOTH };
+        let first = clients[0].open_at(&me(), ROOT, &name("f"), options, create).unwrap().0;
+        let exported = first.export(false).unwrap();
+        let members: Vec<_> = clients.iter().map(|client| client.import(&me(), &exported, None).unwrap().0).collect();
+        for (rank, member) in members.iter().enumerate() {
+            member.write_at(&pattern(100_000, rank + round), rank as u64 * 100_000).unwrap();
+            // Written twice: nothing grows.
+            member.write_at(&pattern(100_000, rank + round + 1), rank as u64 * 100_000).unwrap();
+            member.flush().unwrap();
+        }
+        drop((members, first));
+        eventually("only the objects of this round are there", 10, || objects(&clients[0]) == 2);
+        let all: Vec<u8> = (0..2).flat_map(|rank| pattern(100_000, rank + round + 1)).collect();
+        assert!(contents(&clients[1], "f") == all, "round {round}");
+    }
+    clients[1].unlink(&me(), ROOT, &name("f")).unwrap();
+    eventually("nothing is left", 10, || objects(&clients[0]) == 0);
+}
+
+fn a_member_that_dies_takes_only_what_it_had_not_published(stored: Stored) {
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..2).map(|_| fs.client(Way::Auto)).collect();
+    let other = fs.client(Way::Auto);
+    split_all(&clients[0]);
+    let members = group(&clients, "f");
+    for (rank, member) in members.iter().enumerate() {
+        member.write_at(&pattern(1000, rank), rank as u64 * 1000).unwrap();
+        member.flush().unwrap();
+    }
+    members[1].write_at(&pattern(1000, 7), 5000).unwrap();
+    members[0].write_at(&pattern(1000, 8), 3000).unwrap();
+    // It never comes back to publish.
+    std::mem::forget(members.into_iter().nth(1).unwrap());
+    let file = open(&other, "f", OpenOptions::READ);
+    assert_eq!(file.size().unwrap(), 4000);
+    assert!(read(&file, 0, 1000) == pattern(1000, 0) && read(&file, 1000, 1000) == pattern(1000, 1));
+    assert!(read(&file, 2000, 1000) == vec![0; 1000] && read(&file, 3000, 1000) == pattern(1000, 8));
+}
+
+fn appends_of_several_clients_do_not_mix(stored: Stored) {
+    const ROUNDS: usize = 50;
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..3).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    drop(open(&clients[0], "f", OpenOptions::WRITE));
+    thread::scope(|scope| {
+        for (writer, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                let file = open(client, "f", OpenOptions { append: true, ..BOTH });
+                for round in 0..ROUNDS {
+                    let written = file.write_at(&pattern(100 + writer, writer * ROUNDS + round), 0);
+                    written.unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(objects(&clients[0]), 3);
+    for _ in 0..10 {
+        // A client goes on with the part that it has.
+        let file = open(&clients[0], "f", BOTH);
+        file.write_at(&contents(&clients[1], "f")[..100], 0).unwrap();
+    }
+    assert_eq!(objects(&clients[0]), 3);
+    let bytes = contents(&clients[2], "f");
+    assert_eq!(bytes.len(), ROUNDS * (100 + 101 + 102));
+    let (mut at, mut next) = (0, [0; 3]);
+    while at < bytes.len() {
+        let is_of = |writer: &usize| bytes[at..].starts_with(&pattern(100 + writer, writer * ROUNDS + next[*writer]));
+        let writer = (0..3).find(is_of).unwrap_or_else(|| panic!("something else at {at}"));
+        (at, next[writer]) = (at + 100 + writer, next[writer] + 1);
+    }
+}
