@@ -20,8 +20,8 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InheritedChange, InodeNumber, LeaseKey,
     LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
-    NodeRecord, ObjectId, RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange, Timestamp,
-    XattrExpectation, XattrName, XattrValue, codec, frame, routing,
+    NodeRecord, ObjectId, Pattern, Plan, RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange,
+    Timestamp, XattrExpectation, XattrName, XattrValue, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -407,7 +407,7 @@ impl<'a> World<'a> {
             25 if self.reader.flag() => {
                 let plan = StripePlan::new(u16::from(self.reader.byte() & 3), STRIPE_BYTES_MIN);
                 let change = match self.reader.flag() {
-                    true => InheritedChange::Stripes(plan),
+                    true => InheritedChange::Plan(plan.map_or(Plan::Split, Plan::Striped)),
                     false => InheritedChange::Spreads(plan.is_some()),
                 };
                 ShardRequest::SetInherited { inode: parent, change }
@@ -418,9 +418,25 @@ impl<'a> World<'a> {
                 let access = [Access::Read, Access::Write, Access::ReadWrite, Access::Execute][self.reader.below(4)];
                 ShardRequest::OpenGroup { inode, access, group: self.group() }
             }
+            31 if self.reader.byte() < 160 => self.parts_request(inode),
             _ if self.reader.byte() > 240 => ShardRequest::EndSession,
             _ => ShardRequest::Ping,
         }
+    }
+
+    fn parts_request(&mut self, inode: InodeNumber) -> ShardRequest {
+        let group = self.reader.flag().then(|| self.group());
+        if self.reader.byte() < 80 {
+            let since = self.reader.number();
+            return ShardRequest::GetParts { inode, group, since, after: self.reader.flag().then(|| self.object()) };
+        }
+        let pattern = |reader: &mut Reader<'_>| {
+            let (start, bytes, gap, count) = (reader.number(), reader.number(), reader.number(), reader.number());
+            Pattern::new(start, bytes, bytes.checked_add(gap)?, count).or_else(|| Pattern::run(start, 1))
+        };
+        let patterns = (0..self.reader.below(4)).filter_map(|_| pattern(&mut self.reader)).collect();
+        let appends_to = (self.reader.byte() > 200).then(|| self.reader.number());
+        ShardRequest::Publish { inode, group, object: self.object(), patterns, appends_to }
     }
 
     fn lock_request(&mut self, inode: InodeNumber) -> ShardRequest {

@@ -33,6 +33,10 @@ pub enum Kind {
     Striped,
     /// Programs that make system calls through mounts, for files that are striped.
     StripedMounts,
+    /// Programs that use the client machine, for files of which each writer has a part.
+    Parts,
+    /// Programs that make system calls through mounts, for files of which each writer has a part.
+    PartsMounts,
     /// Programs that use the client machine, while nodes join and shards move.
     Moves,
     /// Programs that use the client machine, while the bytes of files move.
@@ -49,7 +53,7 @@ pub enum Kind {
     GroupMoves,
 }
 
-const WORDS: [(&str, Kind); 20] = [
+const WORDS: [(&str, Kind); 22] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -63,6 +67,8 @@ const WORDS: [(&str, Kind); 20] = [
     ("joins", Kind::Joins),
     ("striped", Kind::Striped),
     ("striped-mounts", Kind::StripedMounts),
+    ("parts", Kind::Parts),
+    ("parts-mounts", Kind::PartsMounts),
     ("moves", Kind::Moves),
     ("relocations", Kind::Relocations),
     ("relocation-mounts", Kind::RelocationMounts),
@@ -76,7 +82,7 @@ impl Kind {
     /// The faults of a seed's run.
     pub(crate) fn faults(self, seed: u64) -> Faults {
         let faults = match self {
-            Self::Native | Self::Xattrs | Self::Striped | Self::Relocations => Faults::NOW,
+            Self::Native | Self::Xattrs | Self::Striped | Self::Parts | Self::Relocations => Faults::NOW,
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks | Self::Spreads => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
@@ -85,7 +91,7 @@ impl Kind {
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
             // Nodes that have not heard of each other for a term serve nothing, and end most runs without a verdict.
-            Self::Mounts | Self::Gone | Self::StripedMounts => {
+            Self::Mounts | Self::Gone | Self::StripedMounts | Self::PartsMounts => {
                 Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW }
             }
             // Calls that a node did not make for another, of which nobody knows the result, are too many for the check.
@@ -101,8 +107,9 @@ impl Kind {
 
     /// Whether programs make system calls through mounts.
     pub fn has_mounts(self) -> bool {
-        let beside = matches!(self, Self::StripedMounts | Self::RelocationMounts | Self::SpreadMounts);
-        beside || matches!(self, Self::Mounts | Self::Gone | Self::Passthrough)
+        let plain = matches!(self, Self::Mounts | Self::Gone | Self::Passthrough);
+        let beside = matches!(self, Self::RelocationMounts | Self::SpreadMounts);
+        plain || beside || matches!(self, Self::StripedMounts | Self::PartsMounts)
     }
 
     /// Whether directories are spread over shards.
@@ -123,6 +130,11 @@ impl Kind {
     /// Whether new files are striped.
     pub(crate) fn stripes(self) -> bool {
         matches!(self, Self::Striped | Self::StripedMounts)
+    }
+
+    /// Whether each writer of a new file has a part of it.
+    pub(crate) fn splits(self) -> bool {
+        matches!(self, Self::Parts | Self::PartsMounts)
     }
 
     /// What a run may have that does what a script says: nothing comes by itself.

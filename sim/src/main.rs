@@ -10,7 +10,8 @@ use weft_sim::{Kind, run_seed};
 
 const USAGE: &str =
     "usage: weft-sim [native | plain | partitions | split | locks | mounts | gone | passthrough | xattrs | \
-                     joins | striped | striped-mounts | moves | relocations | relocation-mounts | \
+                     joins | striped | striped-mounts | parts | parts-mounts | moves | \
+                     relocations | relocation-mounts | \
                      spreads | spread-mounts | groups | group-moves] \
                      run FIRST COUNT | survey FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | \
                      digests FIRST COUNT | record SEED

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use weft_client_core::{Destination, Files};
-use weft_protocol::{Credentials, InodeNumber, Layout, Name, NodeId, StripePlan};
+use weft_protocol::{Credentials, InodeNumber, Layout, Name, NodeId, Plan, StripePlan};
 
 /// Longest wait between two calls of a program, milliseconds.
 const THINK_MS: u64 = 1500;
@@ -23,6 +23,24 @@ pub struct Counts {
     pub planned: Rc<Cell<u64>>,
     pub moved: Rc<Cell<u64>>,
     pub hindered: Rc<Cell<u64>>,
+    /// Programs that are using a file.
+    pub under_way: Rc<Cell<u64>>,
+}
+
+/// A program is using a file, until it is done or dies.
+struct UnderWay(Rc<Cell<u64>>);
+
+impl UnderWay {
+    fn begin(count: &Rc<Cell<u64>>) -> Self {
+        count.set(count.get() + 1);
+        Self(Rc::clone(count))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// Names that programs which make system calls use first.
@@ -39,6 +57,8 @@ pub struct Program {
     pub names: Vec<Name>,
     /// Files may be striped.
     pub stripes: bool,
+    /// Whether each writer of some of them is to have a part.
+    pub splits: bool,
     pub counts: Counts,
 }
 
@@ -47,12 +67,13 @@ impl Program {
     pub async fn run(mut self) {
         let who = Credentials::default();
         while self.process.thinks(&self.machine, &mut self.random, THINK_MS).await {
+            let _under_way = UnderWay::begin(&self.counts.under_way);
             let index = usize::try_from(self.random.below(self.names.len() as u64)).expect("few");
             let Ok(entry) = self.machine.lookup(&who, InodeNumber::ROOT, &self.names[index]).await else { continue };
             let (inode, destination) = (entry.attributes.inode, self.destination());
             if self.random.one_in(4) {
-                let plan = destination.layout.as_ref().and_then(Layout::plan);
-                let set = self.machine.stripe_file(&who, inode, plan).await;
+                let plan = destination.layout.as_ref().map_or(Plan::Whole, Layout::plan);
+                let set = self.machine.set_file_plan(&who, inode, plan).await;
                 self.process.note(|| format!("{inode} is to have {plan:?}: {set:?}"));
                 self.counts.planned.set(self.counts.planned.get() + u64::from(set.is_ok()));
                 continue;
@@ -73,7 +94,8 @@ impl Program {
         let stripe_bytes = u32::try_from(16 + self.random.below(STRIPE_BYTES)).expect("short");
         let layout = match self.random.below(4) {
             0 => Some(Layout::Empty),
-            1 if self.stripes => Some(Layout::planned(StripePlan::new(2, stripe_bytes))),
+            1 if self.stripes => StripePlan::new(2, stripe_bytes).map(Layout::Planned),
+            2 if self.splits => Some(Layout::planned(Plan::Split)),
             _ => None,
         };
         Destination { layout, from, to }

@@ -22,6 +22,7 @@ mod losses;
 mod mounts;
 mod moves;
 mod partitions;
+mod parts;
 mod ranges;
 mod servers;
 mod serving;
@@ -60,7 +61,8 @@ use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Pag
 use weft_protocol::message::shard::{ShardAnswer, ShardCall, Slot};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, SessionId, ShardId, ShardRecord,
+    ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, ObjectId, Plan, SessionId, ShardId,
+    ShardRecord,
 };
 use weft_storage::TermGrants;
 
@@ -343,6 +345,8 @@ pub struct World {
     /// Programs use extended attributes, by numbers from this seed.
     uses_xattrs: Option<u64>,
     relocates: Option<u64>,
+    /// Whether each writer of some files has a part.
+    splits: bool,
     relocations: relocations::Counts,
     /// Programs spread directories, by numbers from this seed.
     spreads: Option<u64>,

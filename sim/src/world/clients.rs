@@ -22,7 +22,9 @@ use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Recall};
 use weft_protocol::message::storage::StorageRequest;
-use weft_protocol::{Credentials, InheritedChange, InodeNumber, MapEpoch, NodeId, SessionId, ShardId, StripePlan};
+use weft_protocol::{
+    Credentials, InheritedChange, InodeNumber, MapEpoch, NodeId, Plan, SessionId, ShardId, StripePlan,
+};
 
 /// A message that was lost broke its connection, which its sender learns after this time.
 const BREAK_MS: u64 = 400;
@@ -70,6 +72,7 @@ impl World {
                 },
                 // What runs of striped files through mounts find is not mended.
                 stripes: self.mounts.is_none(),
+                splits: self.splits,
                 counts: self.relocations.clone(),
             };
             process.spawn(program.run());
@@ -109,13 +112,21 @@ impl World {
     /// A client has files that are made from then on striped over all nodes; those that come before are whole.
     pub(super) fn stripe_root(&mut self) {
         let bytes = self.setting.decide(format_args!("stripe"), 32, |random| 16 + random.below(STRIPE_BYTES_MORE));
-        let plan = u32::try_from(bytes).ok().and_then(|bytes| StripePlan::new(NODES, bytes));
+        let plan = u32::try_from(bytes)
+            .ok()
+            .and_then(|bytes| StripePlan::new(NODES, bytes))
+            .map_or(Plan::Whole, Plan::Striped);
+        self.plan_root(plan);
+    }
+
+    /// A client has files that are made from then on begin with this layout.
+    pub(super) fn plan_root(&mut self, plan: Plan) {
         let Client { process, machine, .. } = &self.clients[0];
         let (machine, noting) = (Arc::clone(machine), Rc::clone(process));
         process.spawn(async move {
             let set =
-                machine.set_inherited(&Credentials::default(), InodeNumber::ROOT, InheritedChange::Stripes(plan)).await;
-            noting.note(|| format!("stripes {plan:?}: {set:?}"));
+                machine.set_inherited(&Credentials::default(), InodeNumber::ROOT, InheritedChange::Plan(plan)).await;
+            noting.note(|| format!("files are to be {plan:?}: {set:?}"));
         });
     }
 

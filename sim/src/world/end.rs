@@ -56,13 +56,14 @@ impl World {
             for (object, inode) in self.storage.values().flat_map(crate::store::Storage::objects) {
                 let shard = self.shards.get(&routing::of_inode(inode));
                 let record = shard.and_then(|shard| shard.back().inode(inode));
-                if record.is_none_or(|record| !record.layout.objects().contains(&object)) {
+                let is_part = shard.is_some_and(|shard| shard.back().split_part(inode, object).is_some());
+                if !is_part && record.is_none_or(|record| !record.layout.objects().contains(&object)) {
                     self.fail(&format!("object {object} of inode {inode} has no file and was not collected"));
                 }
             }
         }
         if self.mounts.is_none() {
-            self.tally.striped += self.check_bytes();
+            self.check_bytes();
         }
     }
 
@@ -77,7 +78,8 @@ impl World {
             && self.model.lost.is_empty()
             && self.tokens.is_empty()
             && !self.clients.iter().any(uses_files)
-            && !self.offers.is_running();
+            && !self.offers.is_running()
+            && self.relocations.under_way.get() == 0;
         if is_idle == self.idle_since_ms.is_some() {
             return;
         }
@@ -142,15 +144,17 @@ impl World {
         file
     }
 
-    /// Every file that is still there is read once more, past all clients. Returns how many of them are striped.
-    fn check_bytes(&self) -> u64 {
-        let mut striped = 0;
+    /// Every file that is still there is read once more, past all clients.
+    fn check_bytes(&mut self) {
+        let (mut striped, mut in_parts) = (0, 0);
         let mut files = self.files.borrow_mut();
         for inode in files.known() {
             let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
             let Some(record) = record else { continue };
             striped += u64::from(record.layout.objects().len() > 1);
-            let stored = self.stored(&record.layout);
+            let is_split = record.layout.epoch().is_some();
+            in_parts += u64::from(is_split && self.objects_of(inode).len() > 1);
+            let stored = if is_split { self.stored_parts(inode, &record) } else { self.stored(&record.layout) };
             let differs = |stored: &&Vec<u8>| stored.len() as u64 != record.size;
             // A client that dies while it cuts a file may leave the size of before.
             if let Some(stored) = stored.as_ref().filter(differs).filter(|_| files.rests(inode)) {
@@ -168,6 +172,8 @@ impl World {
                 self.fail(&format!("at the end: {what}"));
             }
         }
-        striped
+        drop(files);
+        self.tally.striped += striped;
+        self.tally.in_parts += in_parts;
     }
 }

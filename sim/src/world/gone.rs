@@ -93,8 +93,7 @@ impl World {
         if self.node_of(routing::of_inode(inode)) == node {
             return Gone::All;
         }
-        let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
-        let objects = record.as_ref().map_or(&[][..], |record| record.layout.objects());
+        let objects = self.objects_of(inode);
         let is_elsewhere = !objects.is_empty() && objects.iter().all(|object| object.node() != node);
         match kind {
             Kind::Directory => Gone::Nothing,

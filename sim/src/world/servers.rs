@@ -233,6 +233,9 @@ impl World {
             // The node is gone to which its bytes were copied.
             self.files.borrow_mut().forget(*inode);
         }
+        if let (ShardRequest::Publish { inode, object, .. }, Ok(_)) = (&call.request, &reply.result) {
+            self.published(*inode, *object);
+        }
         let target = call.request.target();
         if target.is_none_or(|inode| self.model.knows(inode)) {
             let answered = self.xattrs.borrow_mut().answered(&call.request, &reply.result);
@@ -356,7 +359,7 @@ impl World {
     /// Whether sizes of the file's objects are not its own.
     fn is_striped(&self, inode: InodeNumber) -> bool {
         let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
-        record.is_some_and(|record| record.layout.plan().is_some())
+        record.is_some_and(|record| record.layout.stripes().is_some())
     }
 
     /// A shard has an object cut. Those of a striped file are cut to nothing if the first one is, which begins then.
@@ -419,8 +422,7 @@ impl World {
         let mut files = self.files.borrow_mut();
         let known = files.known();
         for inode in known.iter().chain(self.model.inodes.keys()).copied() {
-            let record = self.shards.get(&routing::of_inode(inode)).and_then(|shard| shard.back().inode(inode));
-            let objects = record.as_ref().map_or(&[][..], |record| record.layout.objects());
+            let objects = self.objects_of(inode);
             let is_unknown = objects.is_empty() && known.contains(&inode);
             if is_unknown || objects.iter().any(|object| object.node() == node) {
                 files.forget(inode);

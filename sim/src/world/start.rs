@@ -28,11 +28,19 @@ impl World {
                 run.programs.appends = false;
             }
         }
+        if kind.splits() {
+            world.splits = true;
+            if world.setting.decide(format_args!("parts"), true, |random| !random.one_in(8)) {
+                world.plan_root(Plan::Split);
+            }
+        }
         if kind == Kind::Xattrs {
             let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);
             world.uses_xattrs = Some(seed);
         }
-        if kind.relocates() {
+        let moves_parts =
+            kind == Kind::Parts && world.setting.decide(format_args!("moves"), false, |random| random.one_in(4));
+        if kind.relocates() || moves_parts {
             world.relocates = Some(world.setting.decide(format_args!("relocations"), 0, Random::next));
         }
         if kind.spreads() {
@@ -91,6 +99,7 @@ impl World {
             xattrs: Rc::default(),
             uses_xattrs: None,
             relocates: None,
+            splits: false,
             relocations: Default::default(),
             spreads: None,
             spread: Rc::default(),

@@ -64,6 +64,8 @@ pub struct Tally {
     pub xattrs: u64,
     /// Files of several objects that were read at the end.
     pub striped: u64,
+    /// Files of several parts that were read at the end.
+    pub in_parts: u64,
     /// Times that a kernel lost dentries or pages.
     pub shrunk: u64,
     /// Rounds of system calls that several orders explain.
