@@ -239,6 +239,12 @@ extern "C" fn weft_fsync(file: FileHandle) -> c_int {
 
 /// See `weft.h`.
 #[unsafe(no_mangle)]
+extern "C" fn weft_flush(file: FileHandle) -> c_int {
+    status(|| file.get()?.file()?.flush().explain(|| "flush"))
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
 extern "C" fn weft_ftruncate(file: FileHandle, length: i64) -> c_int {
     status(|| {
         let length = raw::unsigned(length, "the length")?;
