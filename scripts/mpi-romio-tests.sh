@@ -3,7 +3,8 @@
 #     scripts/mpi-romio-tests.sh BINARIES DRIVER ROMIO [TEST...]
 # BINARIES is the folder of `weft`; DRIVER that of libweft-romio.so, ROMIO that of the sources, as scripts/mpi-driver.sh
 # made them.
-# LARGE=1 adds the tests that write many GB. Exit code 1: one has failed. Logs are in DRIVER/tests/.
+# LAYOUT are options of `weft mkdir`: the layout of the files, as --split. LARGE=1 adds the tests that write many GB.
+# Exit code 1: one has failed. Logs are in DRIVER/tests/.
 set -u
 binaries=$(realpath "$1") driver=$(realpath "$2") sources=$(realpath "$3")/build/test
 shift 3
@@ -63,7 +64,8 @@ while IFS=: read -r test processes words; do
     [ $# = 0 ] || [[ " $* " == *" $test "* ]] || continue
     "$compiler" -O1 -w -o "$work/$test" "$sources/$test.c" || exit 2
     # In a directory: the file of a shared pointer is made beside the file.
-    "$weft" mkdir "$name:/$test" || exit 2
+    # shellcheck disable=SC2086
+    "$weft" mkdir ${LAYOUT:-} "$name:/$test" || exit 2
     started=$(date +%s%N)
     # shellcheck disable=SC2086
     (cd "$work" && timeout "${LIMIT:-120}" "$weft" mpiexec --driver "$driver/libweft-romio.so" --launcher "$launcher" \

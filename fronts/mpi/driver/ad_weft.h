@@ -36,6 +36,7 @@ struct ad_weft_connection {
 struct ad_weft_file {
     struct ad_weft_connection *connection;
     weft_file_t file;
+    int is_split; /* each rank has a part, and publishes what it writes there */
 };
 
 static inline struct ad_weft_file *ad_weft_file(ADIO_File fd)
@@ -96,15 +97,16 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code);
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
 void ad_weft_rdma_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
 
-/* Stripe count (1: not striped) and stripe size in bytes (0: not striped). */
+/* Stripe count (1: not striped) and stripe size in bytes (0: not striped); whether each writer has a part. */
 struct ad_weft_layout {
     int width;
     int stripe;
+    int is_split;
 };
 
 struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path);
 
-/* Sets the striping hints that MPI_File_get_info() returns and collective buffering uses. */
+/* Sets the layout hints that MPI_File_get_info() returns and collective buffering uses. */
 void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout);
 
 /* ---- pattern.c ---- */
@@ -168,6 +170,12 @@ void ad_weft_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype datat
 void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                            ADIO_Offset offset, ADIO_Status *status, int *error_code);
 
+/* Collective: of a split file each rank transfers its own access. */
+void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                               ADIO_Offset offset, ADIO_Status *status, int *error_code);
+void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                                ADIO_Offset offset, ADIO_Status *status, int *error_code);
+
 /* ---- request.c ---- */
 
 void ad_weft_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
@@ -179,12 +187,21 @@ void ad_weft_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype data
 void ad_weft_iwrite_strided(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                             ADIO_Offset offset, ADIO_Request *request, int *error_code);
 
+void ad_weft_iread_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                                ADIO_Offset offset, MPI_Request *request, int *error_code);
+void ad_weft_iwrite_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                                 ADIO_Offset offset, MPI_Request *request, int *error_code);
+
 /* ---- control.c ---- */
 
 void ad_weft_fcntl(ADIO_File fd, int flag, ADIO_Fcntl_t *argument, int *error_code);
 void ad_weft_flush(ADIO_File fd, int *error_code);
 void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code);
 int ad_weft_set_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length);
+
+/* Publishes what this rank has written to a split file, and has it see what others have published. Returns 0 or
+ * -errno. */
+int ad_weft_publish(ADIO_File fd);
 
 /* Returns the file size in bytes, or -errno. */
 ADIO_Offset ad_weft_size(ADIO_File fd);

@@ -12,19 +12,31 @@ int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int c
 /* Size of a write of zeros. */
 #define ZEROS_BYTES ((size_t)4 << 20)
 
+int ad_weft_publish(ADIO_File fd)
+{
+    return ad_weft_file(fd)->is_split ? weft_flush(ad_weft_file(fd)->file) : 0;
+}
+
 ADIO_Offset ad_weft_size(ADIO_File fd)
 {
     struct statx attributes;
-    int error = weft_fstatx(ad_weft_file(fd)->file, STATX_SIZE, &attributes);
+    int error = ad_weft_publish(fd);
+    if (error < 0)
+        return error;
+    error = weft_fstatx(ad_weft_file(fd)->file, STATX_SIZE, &attributes);
     return error < 0 ? error : (ADIO_Offset)attributes.stx_size;
 }
 
-/* Extends the file with zeros up to `size`. Holes before its end are not filled. ROMIO calls it at rank 0 only. */
+/* Extends the file with zeros up to `size`. Holes before its end are not filled. ROMIO calls it at rank 0 only: of a
+ * split file zeros would be that rank's own bytes, published after those of other ranks perhaps, so it gets its size and
+ * no more. */
 static int preallocate(ADIO_File fd, ADIO_Offset size)
 {
     ADIO_Offset end = ad_weft_size(fd);
     if (end < 0 || end >= size)
         return end < 0 ? (int)end : 0;
+    if (ad_weft_file(fd)->is_split)
+        return weft_ftruncate(ad_weft_file(fd)->file, size);
     char *zeros = ADIOI_Calloc(1, ZEROS_BYTES);
     ssize_t written = 0;
     for (; end < size && written >= 0; end += written) {
@@ -62,10 +74,12 @@ void ad_weft_fcntl(ADIO_File fd, int flag, ADIO_Fcntl_t *argument, int *error_co
         *error_code = ad_weft_error(where, fd->filename, error, NULL);
 }
 
-/* Syncs what this process has written. */
+/* Syncs what this process has written. Of a split file a process that has written nothing sees from now on what others
+ * have synced. */
 void ad_weft_flush(ADIO_File fd, int *error_code)
 {
-    int error = fd->is_open && fd->dirty_write ? weft_fsync(ad_weft_file(fd)->file) : 0;
+    int is_due = fd->is_open && (fd->dirty_write || ad_weft_file(fd)->is_split);
+    int error = is_due ? weft_fsync(ad_weft_file(fd)->file) : 0;
     *error_code = MPI_SUCCESS;
     if (error < 0)
         *error_code = ad_weft_error("ad_weft_flush", fd->filename, error, NULL);
@@ -75,7 +89,8 @@ void ad_weft_flush(ADIO_File fd, int *error_code)
         MPI_Barrier(fd->comm);
 }
 
-/* Collective: one rank truncates and broadcasts the result. */
+/* Collective: one rank truncates and broadcasts the result. Of a split file all ranks have published before, so that
+ * nothing of before comes back, and ask for its extents anew after that. */
 void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
 {
     struct {
@@ -83,11 +98,18 @@ void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
         char text[AD_WEFT_TEXT];
     } result = {0, ""};
     int rank, root = fd->hints->ranklist[0];
+    int error = ad_weft_publish(fd);
     MPI_Comm_rank(fd->comm, &rank);
+    if (ad_weft_file(fd)->is_split)
+        MPI_Barrier(fd->comm);
     if (rank == root && (result.error = weft_ftruncate(ad_weft_file(fd)->file, size)) < 0)
         snprintf(result.text, sizeof result.text, "%s", weft_strerror(result.error));
     MPI_Bcast(&result, (int)sizeof result, MPI_BYTE, root, fd->comm);
+    if (error == 0)
+        error = ad_weft_publish(fd);
     *error_code = MPI_SUCCESS;
+    if (error < 0)
+        *error_code = ad_weft_error("ad_weft_resize", fd->filename, error, NULL);
     if (result.error < 0)
         *error_code = ad_weft_error("ad_weft_resize", fd->filename, result.error, result.text);
 }

@@ -2,16 +2,18 @@
  *
  *     striping_factor   number of nodes a new file is striped over; 1: not striped
  *     striping_unit     stripe size in bytes, a multiple of 64 KiB; only with striping_factor
+ *     weft_layout       layout of a new file: split (a part for each rank, on its node), whole
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
  * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the actual layout
- * of a striped file, and collective buffering aligns file domains to stripes. */
+ * of a striped or split file, and collective buffering aligns file domains to stripes. */
 #include "ad_weft.h"
 #include "hint_fns.h"
 #include <stdio.h>
 #include <string.h>
 
 #define RDMA "weft_rdma"
+#define LAYOUT "weft_layout"
 
 static void set_number(ADIO_File fd, const char *key, int value)
 {
@@ -25,14 +27,19 @@ static int is_known_rdma(const char *value)
     return strcmp(value, "auto") == 0 || strcmp(value, "static") == 0 || strcmp(value, "dynamic") == 0;
 }
 
-/* Stores the hint in `fd->info`; ad_weft_rdma_words() reads it there. */
-static void install_rdma(ADIO_File fd, MPI_Info info)
+static int is_known_layout(const char *value)
+{
+    return strcmp(value, "split") == 0 || strcmp(value, "whole") == 0;
+}
+
+/* Stores a hint in `fd->info`, where the functions for hint strings read it. */
+static void install(ADIO_File fd, MPI_Info info, const char *key, int (*is_known)(const char *))
 {
     char value[MPI_MAX_INFO_VAL + 1];
     int is_set = 0;
-    ADIOI_Info_get(info, RDMA, MPI_MAX_INFO_VAL, value, &is_set);
-    if (is_set && is_known_rdma(value))
-        ADIOI_Info_set(fd->info, RDMA, value);
+    ADIOI_Info_get(info, key, MPI_MAX_INFO_VAL, value, &is_set);
+    if (is_set && is_known(value))
+        ADIOI_Info_set(fd->info, key, value);
 }
 
 void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
@@ -44,14 +51,20 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
         return;
     ADIOI_Info_check_and_install_int(fd, info, "striping_factor", &fd->hints->striping_factor, where, error_code);
     ADIOI_Info_check_and_install_int(fd, info, "striping_unit", &fd->hints->striping_unit, where, error_code);
-    install_rdma(fd, info);
+    install(fd, info, RDMA, is_known_rdma);
+    install(fd, info, LAYOUT, is_known_layout);
 }
 
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS])
 {
     int width = fd->hints->striping_factor, stripe = fd->hints->striping_unit;
+    char value[MPI_MAX_INFO_VAL + 1];
+    int is_set = 0;
     *words = '\0';
-    if (width == 1)
+    ADIOI_Info_get(fd->info, LAYOUT, MPI_MAX_INFO_VAL, value, &is_set);
+    if (is_set)
+        snprintf(words, AD_WEFT_WORDS, "%.16s", value);
+    else if (width == 1)
         snprintf(words, AD_WEFT_WORDS, "whole");
     else if (width > 1 && stripe > 0)
         snprintf(words, AD_WEFT_WORDS, "width=%d stripe=%d", width, stripe);
@@ -69,15 +82,16 @@ void ad_weft_rdma_words(ADIO_File fd, char words[AD_WEFT_WORDS])
         snprintf(words, AD_WEFT_WORDS, "rdma=%.16s", value);
 }
 
-/* Parses the extended attribute: `whole`, or `width=N stripe=SIZE`, SIZE in bytes, KiB or MiB. */
+/* Parses the extended attribute: `whole`, `split`, or `width=N stripe=SIZE`, SIZE in bytes, KiB or MiB. */
 struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
 {
-    struct ad_weft_layout layout = {1, 0};
+    struct ad_weft_layout layout = {1, 0, 0};
     char value[128], unit[4] = "";
     ssize_t length = weft_getxattr(fs, path, "weft.layout", value, sizeof value - 1);
     if (length < 0)
         return layout;
     value[length] = '\0';
+    layout.is_split = strcmp(value, "split") == 0;
     if (sscanf(value, "width=%d stripe=%d%3s", &layout.width, &layout.stripe, unit) < 1)
         return layout;
     if (strcmp(unit, "KiB") == 0)
@@ -87,9 +101,18 @@ struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
     return layout;
 }
 
-/* The hints of a file that is not striped stay unset, unless the program has set them. */
+/* The hints of a file that is neither striped nor split stay unset, unless the program has set them. */
 void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout)
 {
+    char value[MPI_MAX_INFO_VAL + 1];
+    int is_set = 0;
+    ADIOI_Info_get(fd->info, LAYOUT, MPI_MAX_INFO_VAL, value, &is_set);
+    if (layout.is_split)
+        ADIOI_Info_set(fd->info, LAYOUT, "split");
+    else if (is_set && layout.width <= 1)
+        ADIOI_Info_set(fd->info, LAYOUT, "whole");
+    else if (is_set)
+        ADIOI_Info_delete(fd->info, LAYOUT);
     if (layout.width <= 1 && fd->hints->striping_factor <= 0)
         return;
     fd->hints->striping_factor = layout.width;

@@ -8,6 +8,7 @@
  *     rank 0 cannot export     each rank opens the file
  *     a rank cannot import     that rank opens the file (it has another user's key)
  *     one rank                 plain open; the client may cache under a lease
+ *     split file               every rank imports the handle, so that each publishes when it synchronizes or closes
  *
  * After the open `fd->filename` names file system and path independent of mounts and working directories. ROMIO derives
  * the name of the shared file pointer's file from it, and deletes by it. */
@@ -65,19 +66,22 @@ static int flags_of(int access_mode, const struct ad_weft_name *name)
 }
 
 /* Opens with hints. Hints are advisory: an invalid layout is dropped. */
-static int open_with_hints(ADIO_File fd, weft_file_t root, const char *path, int flags, weft_file_t *file)
+static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_name *name, int flags, weft_file_t *file)
 {
     char layout[AD_WEFT_WORDS], rdma[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
     mode_t mode = fd->perm == ADIO_PERM_NULL ? 0666 : (mode_t)fd->perm;
+    int is_pointer = is_shared_pointer(name);
     ad_weft_layout_words(fd, layout);
+    if (is_pointer)
+        strcpy(layout, "whole");
     ad_weft_rdma_words(fd, rdma);
     if (flags & O_CREAT && *layout != '\0') {
         snprintf(both, sizeof both, "%s %s", layout, rdma);
-        int error = weft_openat(root, path, flags, mode, both, file);
+        int error = weft_openat(root, name->path, flags, mode, both, file);
         if (error != -EINVAL)
             return error;
     }
-    return weft_openat(root, path, flags, mode, rdma, file);
+    return weft_openat(root, name->path, flags, mode, rdma, file);
 }
 
 /* Opens the file in this process. Collective writes with holes read the holes, so write-only files are opened for
@@ -90,15 +94,16 @@ static int open_alone(ADIO_File fd, struct ad_weft_connection *connection, const
     int error = weft_root(connection->fs, &root);
     if (error < 0)
         return error;
-    error = open_with_hints(fd, root, name->path, flags, &file);
+    error = open_with_hints(fd, root, name, flags, &file);
     if (error == -EACCES && access_mode & ADIO_WRONLY)
-        error = open_with_hints(fd, root, name->path, (flags & ~O_ACCMODE) | O_WRONLY, &file);
+        error = open_with_hints(fd, root, name, (flags & ~O_ACCMODE) | O_WRONLY, &file);
     weft_close(root);
     if (error < 0)
         return error;
     struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
     open->connection = connection;
     open->file = file;
+    open->is_split = 0;
     fd->fs_ptr = open;
     return 0;
 }
@@ -117,9 +122,24 @@ static void export(struct open_result *result, weft_file_t file, void *handle)
     result->handle_bytes = bytes > 0 ? (int)bytes : 0;
 }
 
-/* Opens the file at rank 0 and fills in the result. `handle` is the buffer for the exported handle, NULL for a
- * single rank. */
-static void open_first(ADIO_File fd, int access_mode, struct open_result *result, void *handle)
+/* Has rank 0 of a split file use the file as the other ranks do. If that fails it publishes each write: correct, and
+ * slower. */
+static void import_own(ADIO_File fd, struct open_result *result, void *handle)
+{
+    struct ad_weft_file *open = ad_weft_file(fd);
+    char rdma[AD_WEFT_WORDS];
+    weft_file_t file;
+    ad_weft_rdma_words(fd, rdma);
+    if (result->handle_bytes == 0 ||
+        weft_import(open->connection->fs, handle, (size_t)result->handle_bytes, rdma, &file) < 0)
+        return;
+    weft_close(open->file);
+    open->file = file;
+}
+
+/* Opens the file at rank 0 and fills in the result. `handle` is the buffer for the exported handle. A single rank
+ * needs none, unless the file is split. */
+static void open_first(ADIO_File fd, int access_mode, struct open_result *result, void *handle, int is_single)
 {
     struct ad_weft_connection *connection;
     int error = parse(fd, &result->name);
@@ -142,8 +162,10 @@ static void open_first(ADIO_File fd, int access_mode, struct open_result *result
         result->layout = ad_weft_layout(connection->fs, result->name.path);
     if (access_mode & ADIO_APPEND)
         result->size = ad_weft_size(fd);
-    if (handle != NULL)
+    if (!is_single || result->layout.is_split)
         export(result, ad_weft_file(fd)->file, handle);
+    if (result->layout.is_split)
+        import_own(fd, result, handle);
 }
 
 /* Imports the file at the other ranks, or opens it. */
@@ -164,6 +186,7 @@ static int open_next(ADIO_File fd, int access_mode, const struct open_result *re
     struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
     open->connection = connection;
     open->file = file;
+    open->is_split = 0;
     fd->fs_ptr = open;
     return 0;
 }
@@ -189,6 +212,7 @@ static void finish(ADIO_File fd, int access_mode, const struct open_result *resu
 {
     rename_to_path(fd, &result->name);
     ad_weft_set_layout(fd, result->layout);
+    ad_weft_file(fd)->is_split = result->layout.is_split;
     fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;
     if (access_mode & ADIO_APPEND)
         fd->fp_ind = result->size;
@@ -197,10 +221,11 @@ static void finish(ADIO_File fd, int access_mode, const struct open_result *resu
 }
 
 /* Opens at rank 0 and broadcasts the result. */
-static void open_and_broadcast(ADIO_File fd, int rank, int access_mode, struct open_result *result, void *handle)
+static void open_and_broadcast(ADIO_File fd, int rank, int access_mode, struct open_result *result, void *handle,
+                               int is_single)
 {
     if (rank == OPENER)
-        open_first(fd, access_mode, result, handle);
+        open_first(fd, access_mode, result, handle, is_single);
     MPI_Bcast(result, (int)sizeof *result, MPI_BYTE, OPENER, fd->comm);
     if (result->handle_bytes > 0)
         MPI_Bcast(handle, result->handle_bytes, MPI_BYTE, OPENER, fd->comm);
@@ -211,11 +236,11 @@ void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
     int processes, is_connect = 0;
     MPI_Comm_size(fd->comm, &processes);
     struct open_result *result = ADIOI_Calloc(1, sizeof *result);
-    void *handle = processes > 1 ? ADIOI_Malloc(HANDLE_BYTES_MAX) : NULL;
+    void *handle = ADIOI_Malloc(HANDLE_BYTES_MAX);
     fd->fd_sys = -1;
     fd->fd_direct = -1;
     fd->access_mode = access_mode;
-    open_and_broadcast(fd, rank, access_mode, result, handle);
+    open_and_broadcast(fd, rank, access_mode, result, handle, processes == 1);
     *error_code = MPI_SUCCESS;
     if (result->error < 0) {
         *error_code = code(fd->filename, result->error, result->is_connect, result->text);
@@ -226,8 +251,7 @@ void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
     }
     if (*error_code == MPI_SUCCESS)
         finish(fd, access_mode, result);
-    if (handle != NULL)
-        ADIOI_Free(handle);
+    ADIOI_Free(handle);
     ADIOI_Free(result);
 }
 
@@ -237,21 +261,28 @@ void ad_weft_open(ADIO_File fd, int *error_code)
     struct open_result *result = ADIOI_Calloc(1, sizeof *result);
     fd->fd_sys = -1;
     fd->fd_direct = -1;
-    open_first(fd, fd->access_mode, result, NULL);
+    void *handle = ADIOI_Malloc(HANDLE_BYTES_MAX);
+    open_first(fd, fd->access_mode, result, handle, 1);
+    ADIOI_Free(handle);
     *error_code = result->error < 0 ? code(fd->filename, result->error, result->is_connect, result->text) : MPI_SUCCESS;
     if (result->error == 0)
         finish(fd, fd->access_mode, result);
     ADIOI_Free(result);
 }
 
-/* Reports write-back errors. */
+/* Reports write-back errors. A split file is complete when any rank returns. */
 void ad_weft_close(ADIO_File fd, int *error_code)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
     *error_code = MPI_SUCCESS;
     if (open == NULL)
         return;
+    int published = ad_weft_publish(fd);
+    if (open->is_split)
+        MPI_Barrier(fd->comm);
     int error = weft_close(open->file);
+    if (error == 0)
+        error = published;
     if (error < 0)
         *error_code = ad_weft_error("ad_weft_close", fd->filename, error, NULL);
     ADIOI_Free(open);

@@ -261,3 +261,21 @@ void ad_weft_iwrite_contig(ADIO_File fd, const void *buf, int count, MPI_Datatyp
     ad_weft_write_contig(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
     completed(fd, datatype, &status, request, error_code);
 }
+
+void ad_weft_iread_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                                ADIO_Offset offset, MPI_Request *request, int *error_code)
+{
+    if (ad_weft_file(fd)->is_split)
+        ad_weft_iread_strided(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
+    else
+        ADIOI_GEN_IreadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
+}
+
+void ad_weft_iwrite_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                                 ADIO_Offset offset, MPI_Request *request, int *error_code)
+{
+    if (ad_weft_file(fd)->is_split)
+        ad_weft_iwrite_strided(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
+    else
+        ADIOI_GEN_IwriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
+}

@@ -1,7 +1,7 @@
 /* The function tables of the driver: one for names with the prefix `weft:`, one for paths below a mount. They differ in
  * how names are parsed; an open file always uses the first (open.c).
  *
- * Collective I/O is ROMIO's two-phase algorithm. */
+ * Collective I/O is ROMIO's two-phase algorithm, but for split files (transfer.c). */
 #include "ad_weft.h"
 
 static int feature(ADIO_File fd, int flag)
@@ -26,8 +26,8 @@ static int feature(ADIO_File fd, int flag)
     .ADIOI_xxx_OpenColl = ad_weft_open_coll, \
     .ADIOI_xxx_ReadContig = ad_weft_read_contig, \
     .ADIOI_xxx_WriteContig = ad_weft_write_contig, \
-    .ADIOI_xxx_ReadStridedColl = ADIOI_GEN_ReadStridedColl, \
-    .ADIOI_xxx_WriteStridedColl = ADIOI_GEN_WriteStridedColl, \
+    .ADIOI_xxx_ReadStridedColl = ad_weft_read_strided_coll, \
+    .ADIOI_xxx_WriteStridedColl = ad_weft_write_strided_coll, \
     .ADIOI_xxx_SeekIndividual = ADIOI_GEN_SeekIndividual, \
     .ADIOI_xxx_Fcntl = ad_weft_fcntl, \
     .ADIOI_xxx_SetInfo = ad_weft_set_info, \
@@ -46,8 +46,8 @@ static int feature(ADIO_File fd, int flag)
     .ADIOI_xxx_Resize = ad_weft_resize, \
     .ADIOI_xxx_Feature = feature, \
     .fsname = "weft", \
-    .ADIOI_xxx_IreadStridedColl = ADIOI_GEN_IreadStridedColl, \
-    .ADIOI_xxx_IwriteStridedColl = ADIOI_GEN_IwriteStridedColl, \
+    .ADIOI_xxx_IreadStridedColl = ad_weft_iread_strided_coll, \
+    .ADIOI_xxx_IwriteStridedColl = ad_weft_iwrite_strided_coll, \
     .ADIOI_xxx_SetLock = ad_weft_set_lock
 
 struct ADIOI_Fns_struct ADIO_WEFT_operations = {

@@ -4,6 +4,9 @@
  * (pattern.c). There is no data sieving, so an independent write never reads, nor writes bytes that are not the
  * program's.
  *
+ * Collective calls exchange nothing where the file is split: each rank's bytes belong into its own part, and two-phase
+ * would bring them to another node first.
+ *
  * A read at end of file is short, not an error; the status has the byte count. */
 #include "ad_weft.h"
 #include <errno.h>
@@ -45,6 +48,24 @@ static ssize_t transfer_all(struct ad_weft_file *open, int is_write, struct ad_w
     return moved < 0 ? moved : sum;
 }
 
+/* Returns whether each access of a split file is to see all others: they follow one another by a shared file pointer. */
+static int is_shared(ADIO_File fd)
+{
+    return ad_weft_file(fd)->is_split && fd->shared_fp_fd != ADIO_FILE_NULL;
+}
+
+/* Before and after such an access: a read sees what was published, a write is published. Return -errno on failure. */
+static int begin_shared(ADIO_File fd, int is_write)
+{
+    return is_shared(fd) && !is_write ? ad_weft_publish(fd) : 0;
+}
+
+static ssize_t end_shared(ADIO_File fd, int is_write, ssize_t moved)
+{
+    int error = is_shared(fd) && is_write && moved >= 0 ? ad_weft_publish(fd) : 0;
+    return error < 0 ? error : moved;
+}
+
 static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                    ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
@@ -52,7 +73,10 @@ static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatyp
     MPI_Type_size_x(datatype, &size);
     if (file_ptr_type == ADIO_INDIVIDUAL)
         offset = fd->fp_ind;
-    ssize_t moved = contiguous(ad_weft_file(fd), is_write, buf, (size_t)size * (size_t)count, offset);
+    ssize_t moved = begin_shared(fd, is_write);
+    if (moved == 0)
+        moved = contiguous(ad_weft_file(fd), is_write, buf, (size_t)size * (size_t)count, offset);
+    moved = end_shared(fd, is_write, moved);
     fd->fp_sys_posn = -1;
     if (moved < 0) {
         *error_code = ad_weft_error(is_write ? "ad_weft_write" : "ad_weft_read", fd->filename, (int)moved, NULL);
@@ -86,8 +110,10 @@ static void move_pointer(ADIO_File fd, struct ad_weft_walk *walk, ADIO_Offset by
 static ssize_t transfer_locked(ADIO_File fd, int is_write, struct ad_weft_access *access)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
-    if (!fd->atomicity)
-        return transfer_all(open, is_write, access);
+    if (!fd->atomicity) {
+        int failed = begin_shared(fd, is_write);
+        return failed < 0 ? failed : end_shared(fd, is_write, transfer_all(open, is_write, access));
+    }
     struct weft_lock lock = range_of(access, is_write);
     int error = weft_lock(open->file, &lock, 1, 0);
     if (error < 0)
@@ -142,4 +168,36 @@ void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatyp
                            ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
     strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+/* A collective read sees what the ranks have written before, as it does in other layouts. */
+static void read_published(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                           ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    int error = ad_weft_publish(fd);
+    MPI_Barrier(fd->comm);
+    if (error == 0)
+        error = ad_weft_publish(fd);
+    if (error < 0)
+        *error_code = ad_weft_error("ad_weft_read_strided_coll", fd->filename, error, NULL);
+    else
+        strided(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                               ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    if (ad_weft_file(fd)->is_split)
+        read_published(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    else
+        ADIOI_GEN_ReadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                                ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    if (ad_weft_file(fd)->is_split)
+        strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    else
+        ADIOI_GEN_WriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }

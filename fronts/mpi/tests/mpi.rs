@@ -135,6 +135,32 @@ fn programs_in_c_get_what_mpi_promises() {
     expect(ground.mpiexec(3, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");
 }
 
+/// Each process has a part of each file: the same programs, in a directory whose files are split.
+#[test]
+fn files_with_a_part_for_each_process_keep_the_promises_too() {
+    let Some(ground) = Ground::new("split") else { return };
+    let suite = suite();
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
+    // All but `model` and `pieces`, whose extents follow no pattern: they are more than a part may have.
+    let views = ["interleaved", "pointers", "ends", "requests"];
+    let modes = ["exclusive", "missing", "made-by-one", "write-only", "sizes", "deleted-on-close", "hints"];
+    let locks = ["atomic", "shared", "passed-on", "reopened"];
+    let words: Vec<_> = ["weft:/split/"].into_iter().chain(views).chain(modes).chain(locks).collect();
+    expect(&mut ground.mpiexec(4, &suite, &words), "passed-on holds");
+    let words = ["weft:mpi:/split/", "interleaved", "requests", "shared", "made-by-one"];
+    expect(ground.mpiexec(3, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");
+    // What others read, and by other ways, is what was written.
+    let grid = program("grid-split", &[package().join("../../examples/mpi/grid.c")]);
+    let here = ground.up.directory().join("grid-here");
+    for name in ["weft:/split/grid", &here.display().to_string()] {
+        expect(&mut ground.mpiexec(4, &grid, &[name, "300"]), "all there");
+    }
+    let read = run(ground.up.command(&binaries().join("weft")).args(["cat", &format!("{NAME}:/split/grid")]));
+    assert!(read.stdout == std::fs::read(&here).expect("it is a file of this machine"));
+    let layout = ground.up.weft(&["layout", &format!("{NAME}:/split/grid")]);
+    assert!(layout.contains("a part for each writer"), "{layout}");
+}
+
 #[test]
 fn one_process_opens_for_all() {
     let Some(ground) = Ground::new("group") else { return };
