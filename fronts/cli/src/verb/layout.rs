@@ -26,9 +26,9 @@ and tools set both as an extended attribute, here and through mounts:
 
 --json prints an array with an object per path:
   path, path_hex (null, or the bytes of a path that is not UTF-8), layout
-  (\"whole\", \"striped\" or \"split\"), width and stripe_bytes (null unless striped),
-  nodes (numbers, in the order of their stripes; empty while nothing was
-  written, and if split)
+  (\"whole\", \"striped\" or \"split\"), width and stripe_bytes (null unless it is
+  striped), nodes (numbers, in the order of their stripes; empty while nothing
+  was written, and if split)
 
 Examples:
   weft layout weft:/data.h5
