@@ -136,8 +136,9 @@ fn all_seeds_hold_with_striped_files() {
 
 /// Of parts: a session that ended while a reader was told what had changed; an append's first place, and a write to the
 /// same bytes, that another write of the same client published after they had been cut off; copies that were shorter
-/// than the file.
-const RARE_SEEDS_OF_PARTS: [u64; 8] = [1080, 1093, 1209, 1239, 1377, 1061, 1131, 1178];
+/// than the file. The last two: a file of holes lost its size when objects of a striped layout, which it did not get,
+/// were extended in part.
+const RARE_SEEDS_OF_PARTS: [u64; 10] = [1080, 1093, 1209, 1239, 1377, 1061, 1131, 1178, 20_146, 50_607];
 
 /// Files of which each writer has a part; in some runs their bytes move.
 #[test]

@@ -63,7 +63,9 @@ impl<K: KeyValue> Shard<K> {
             && (cut.size > 0 || *error == Error::PagesCached)
         {
             let error = error.clone();
-            if call.answers.as_ref().is_some_and(Answers::are_mixed) {
+            // Objects that the file was to get first are none of its own: its size is what it was.
+            let is_its_own = self.back.inode(cut.inode).and_then(|record| record.layout.object()) == Some(cut.object);
+            if is_its_own && call.answers.as_ref().is_some_and(Answers::are_mixed) {
                 self.cut_in_part(cut.inode, cut.object);
             }
             return Verdict::Reply(Err(error));

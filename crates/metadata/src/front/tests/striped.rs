@@ -207,6 +207,26 @@ fn of_two_first_writers_one_has_its_objects_removed() {
 }
 
 #[test]
+fn a_file_keeps_its_size_when_objects_that_it_does_not_get_were_extended_in_part() {
+    let mut world = World::new();
+    world.ok(A, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(plan().into()) });
+    let inode = attributes(&world.ok(A, create("f"))).inode;
+    world.ok(A, resize(inode, 450));
+    let token = world.call(A, report(inode, &objects(10), 10));
+    while world.result(token).is_none() {
+        for (token, request) in asked(&mut world) {
+            let is_full = request.object().is_some_and(|(_, object)| object == objects(10)[2]);
+            let told = StorageAnswer::Object { size: 200, mtime: Timestamp(9) };
+            let result = if is_full { Err(Error::NoSpace) } else { Ok(told) };
+            world.event(Event::StorageAnswer { token, result });
+        }
+    }
+    assert_eq!(world.result(token), Some(Err(Error::NoSpace)));
+    world.ok(A, ShardRequest::EndSession);
+    assert_eq!(attributes(&world.ok(B, stat(inode))).size, 450);
+}
+
+#[test]
 fn what_does_not_fit_the_plan_is_refused() {
     let mut world = World::new();
     let inode = attributes(&world.ok(A, create("whole"))).inode;
