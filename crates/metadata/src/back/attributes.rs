@@ -163,11 +163,9 @@ impl<K: KeyValue> Back<K> {
             // Writes that were not reported come before this change.
             inode.observe(inode.size, object_mtime);
         }
-        if let Some(size) = changes.size {
-            inode.clone().change(time, caller, changes, context.is_writer)?;
-            self.cut_parts(number, &mut inode, size, context, aftermath);
-        }
+        let size_before = inode.size;
         inode.change(time, caller, changes, context.is_writer)?;
+        self.cut_parts(number, &mut inode, (size_before, changes.size), context, aftermath);
         inode.note_object_mtime(context.object_mtime);
         if changes.size == Some(0) {
             drop_object(number, &mut inode, context, aftermath);
@@ -187,7 +185,7 @@ impl<K: KeyValue> Back<K> {
         aftermath: &mut Aftermath,
     ) {
         drop_object(number, inode, context, aftermath);
-        self.cut_parts(number, inode, 0, context, aftermath);
+        self.cut_parts(number, inode, (inode.size, Some(0)), context, aftermath);
         if caller.uid != 0 {
             inode.drop_set_id();
         }

@@ -243,19 +243,17 @@ impl<K: KeyValue> Back<K> {
         is_published
     }
 
-    /// Cuts the parts of a split file, whose size is to become less. With nothing left of it they go, unless
-    /// somebody may be writing to one.
+    /// Cuts the parts of a split file if its size becomes less. With nothing left of it they go, unless somebody may be
+    /// writing to one. `size`: the new one, if it changes.
     pub(super) fn cut_parts(
         &mut self,
         number: InodeNumber,
         inode: &mut Inode,
-        size: u64,
+        (before, size): (u64, Option<u64>),
         context: &Context,
         aftermath: &mut Aftermath,
     ) {
-        if inode.layout.epoch().is_none() || size >= inode.size {
-            return;
-        }
+        let Some(size) = size.filter(|size| *size < before && inode.layout.epoch().is_some()) else { return };
         let (cut, mut common) = (inode.next_epoch(), self.common(number));
         for part in self.split_parts(number) {
             let before = self.extents(number, part.object);
