@@ -165,10 +165,7 @@ impl<S: Shell> GroupHandle<S> {
         }
         let objects = match &self.bytes {
             Bytes::Split(split) => {
-                let offset = match append {
-                    true => split.append(io, bytes, registration).await?,
-                    false => split.write_at(io, bytes, offset, registration).await.map(|()| offset)?,
-                };
+                let offset = split.write(io, bytes, offset, append, registration).await?;
                 return Ok(Written { offset, is_safe: true });
             }
             Bytes::Objects(objects) if append && objects.is_striped() => return Err(Error::NotSupported),
@@ -214,7 +211,7 @@ impl<S: Shell> GroupHandle<S> {
         }
     }
 
-    /// Publishes what was written to a split file; of other files all is at the servers already.
+    /// Publishes writes to a split file. Writes to other files are at the servers already.
     pub async fn publish(&self, io: &Objects<S>) -> Result<()> {
         match &self.bytes {
             Bytes::Objects(_) => Ok(()),

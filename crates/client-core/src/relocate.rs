@@ -75,9 +75,7 @@ impl<S: Shell> Files<S> {
                 }
                 return Ok(0);
             };
-            if let Some(objects) = &source.objects
-                && io.is_held(inode, objects).await?
-            {
+            if io.is_held(inode, &source).await? {
                 return Err(Error::WouldBlock);
             }
             let Some(target) = self.target(inode, &source, destination).await? else { return Ok(0) };
@@ -135,9 +133,7 @@ impl<S: Shell> Files<S> {
             let Some(source) = handle.open.begin_copy(io).await?.filter(|source| source.size == 0) else {
                 return Err(Error::WouldBlock);
             };
-            if let Some(objects) = &source.objects
-                && io.is_held(inode, objects).await?
-            {
+            if io.is_held(inode, &source).await? {
                 return Err(Error::WouldBlock);
             }
             let nothing = Copied { plan, objects: Vec::new(), mtime: Timestamp::default() };
@@ -188,8 +184,8 @@ impl<S: Shell> Files<S> {
 impl<S: Shell> Objects<S> {
     /// Whether anybody has one of the objects' files: a mapping by a kernel that reads and writes the object itself
     /// outlives the handle that it was made by.
-    async fn is_held(&self, inode: InodeNumber, objects: &FileObjects) -> Result<bool> {
-        for held in objects.iter() {
+    async fn is_held(&self, inode: InodeNumber, source: &CopySource) -> Result<bool> {
+        for held in source.objects.iter().flat_map(FileObjects::iter) {
             let look = request(inode, DataOperation::IsHeld, held, 0, 0);
             if self.data_write(&look, &[], None).await?.written_bytes > 0 {
                 return Ok(true);

@@ -1,13 +1,13 @@
-//! A split file, as one client uses it: his own part, and what others have published.
+//! A split file as one client uses it: the client's own part, and what other clients have published.
 //!
-//! Whoever writes has a part on his own node, an object that nobody else writes. His bytes go there at the file's own
-//! offsets, on his machine through the object's file. What he has written counts once it is *published*: told to the
-//! shard as extents. A member of a group publishes when he synchronizes or closes, as MPI has it; any other handle
-//! before a write returns, as POSIX has it.
+//! Each writing client has a part on its own node, an object that no other client writes. Bytes go there at the file's
+//! own offsets, on the same machine through the object's file. They become visible to others once they are *published*:
+//! reported to the shard as extents. Members of a group publish on sync and close, as MPI requires; all other handles
+//! publish before a write returns, as POSIX requires.
 //!
-//! A reader learns all extents from the shard, and then only what has changed. He knows that nothing has while a lease
-//! on the file's attributes is held, since each publication changes these; a member of a group asks once after each
-//! sync.
+//! A reader fetches all extents from the shard once, and only changes after that. As long as it holds a lease on the
+//! file's attributes nothing has changed, because each publication changes them; a member of a group asks once after
+//! each sync.
 //!
 //! Lock order: as that of an open inode's state; held across calls about this inode, which recall nothing of their own
 //! session, and not while bytes move.
@@ -152,7 +152,7 @@ impl<S: Shell> State<S> {
             self.index.add(object, &extents);
             self.epoch = Some(epoch);
         } else {
-            // What others have published before is told with these.
+            // The next fetch returns these together with what others published before them.
             self.is_fresh = false;
         }
     }
@@ -288,7 +288,7 @@ impl<S: Shell> SplitFile<S> {
             let (inode, group) = (self.inode, self.group);
             let request = ShardRequest::GetParts { inode, group, since, after };
             let answer = match io.calls.call(&self.who, routing::of_inode(inode), request).await {
-                // Its bytes have moved to a layout without parts: whoever reads looks for it anew.
+                // The file was converted to a layout without parts: the reader opens it again.
                 Err(Error::Invalid) => return Err(Error::CapabilityRejected),
                 answer => answer?,
             };
@@ -309,7 +309,7 @@ impl<S: Shell> SplitFile<S> {
                 state.index.add(part.object, &part.extents);
                 state.rights.insert(part.object, part.capability);
             }
-            // What is published between two pages is told the next time.
+            // Publications between two pages are fetched next time.
             let (epoch, size) = *first.get_or_insert((epoch, size));
             after = next;
             if after.is_none() {
@@ -383,15 +383,19 @@ impl<S: Shell> SplitFile<S> {
         passed.map(|(file, call_bytes)| (Arc::new(file), call_bytes))
     }
 
-    /// Writes all bytes at an offset.
-    pub(crate) async fn write_at(
+    /// Writes all bytes at an offset, or at the end of the file (`append`). Returns where they begin.
+    pub(crate) async fn write(
         &self,
         io: &Objects<S>,
         bytes: &[u8],
         offset: u64,
+        append: bool,
         registration: Option<Registration<S>>,
-    ) -> Result<()> {
-        self.write_list(io, &[(bytes, offset)], registration).await
+    ) -> Result<u64> {
+        if append {
+            return self.append(io, bytes, registration).await;
+        }
+        self.write_list(io, &[(bytes, offset)], registration).await.map(|()| offset)
     }
 
     /// Writes pieces, each its bytes and an offset.
@@ -495,7 +499,7 @@ impl<S: Shell> SplitFile<S> {
                         (state.is_over, state.own) = (true, None);
                         return Err(Error::SessionEnded);
                     }
-                    // Who writes by himself is told, and does not count on these bytes.
+                    // An ordinary handle gets the error, so its bytes need not be published later.
                     if state.own.is_some() && self.group.is_some() {
                         state.unpublished.add_back(patterns);
                     }
@@ -525,12 +529,7 @@ impl<S: Shell> SplitFile<S> {
     /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the
     /// file longer before the shard hears of them, they are written once more behind that: nobody was told of the first
     /// place, in which nobody else has bytes.
-    pub(crate) async fn append(
-        &self,
-        io: &Objects<S>,
-        bytes: &[u8],
-        registration: Option<Registration<S>>,
-    ) -> Result<u64> {
+    async fn append(&self, io: &Objects<S>, bytes: &[u8], registration: Option<Registration<S>>) -> Result<u64> {
         let mut state = self.state.lock().await;
         self.publish_unpublished(io, &mut state).await?;
         loop {
@@ -561,7 +560,7 @@ impl<S: Shell> SplitFile<S> {
         }
     }
 
-    /// Publishes what was written.
+    /// Publishes all writes so far.
     pub(crate) async fn publish(&self, io: &Objects<S>) -> Result<()> {
         let mut state = self.state.lock().await;
         state.notice_session(io);

@@ -33,10 +33,7 @@ impl<S: Shell> OpenInode<S> {
     ) -> Result<Written> {
         let (split, flight) = self.begin_write(io, &state);
         drop(state);
-        let offset = match options.append {
-            true => split.append(io, bytes, options.registration).await,
-            false => split.write_at(io, bytes, offset, options.registration).await.map(|()| offset),
-        };
+        let offset = split.write(io, bytes, offset, options.append, options.registration).await;
         self.changed();
         drop(flight);
         Ok(Written { offset: offset?, is_safe: true })
