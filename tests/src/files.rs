@@ -1,6 +1,8 @@
 //! What many tests do with files and nodes. They panic with the reason when it fails.
 
 use crate::FileSystem;
+use std::thread;
+use std::time::{Duration, Instant};
 use weft_client::{Client, File, OpenOptions, Way};
 use weft_protocol::message::node::{NodeAnswer, NodeRequest, NodeStatus};
 use weft_protocol::message::shard::CreateFile;
@@ -43,6 +45,21 @@ pub fn contents(client: &Client, inode: InodeNumber) -> Vec<u8> {
 /// Bytes of which no two pages, and no two seeds, are alike.
 pub fn pattern(bytes: usize, seed: usize) -> Vec<u8> {
     (0..bytes).map(|index| ((index * 31 + index / 4096 + seed) % 251) as u8).collect()
+}
+
+/// Objects on all nodes.
+pub fn objects(client: &Client) -> u64 {
+    let spaces = client.space().expect("the nodes tell").nodes.into_iter();
+    spaces.map(|(_, space)| space.expect("each node tells").objects).sum()
+}
+
+/// Waits until it is so; `what` is to be.
+pub fn eventually(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// What the first node says of itself.

@@ -10,7 +10,7 @@ use weft_client::protocol::{Error, GroupOpen, InodeNumber, LockMode, LockRange, 
 use weft_client::{Client, File, OpenOptions, Way};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::{Credentials, SessionId, UserKey, routing};
-use weft_tests::{FileSystem, Stored, Wanted, contents, open, pattern, with_each_store};
+use weft_tests::{FileSystem, Stored, Wanted, contents, eventually, objects, open, pattern, with_each_store};
 use weft_transport::{Peer, Socket, connect};
 
 with_each_store! {
@@ -45,19 +45,6 @@ fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
     let count = file.read_at(&mut buffer, offset).unwrap();
     buffer.truncate(count);
     buffer
-}
-
-fn eventually(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Objects on all nodes.
-fn objects(client: &Client) -> u64 {
-    client.space().unwrap().nodes.into_iter().map(|(_, space)| space.unwrap().objects).sum()
 }
 
 fn members_use_a_file_without_a_word_to_its_shard(stored: Stored) {

@@ -3,12 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::thread;
-use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, InodeNumber, Layout, Name, Plan};
 use weft_client::{Client, File, OpenOptions, Way};
 use weft_protocol::Credentials;
-use weft_tests::{FileSystem, Stored, Wanted, open, pattern, with_each_store};
+use weft_tests::{FileSystem, Stored, Wanted, eventually, objects, open, pattern, with_each_store};
 
 with_each_store! {
     clients_see_what_others_have_written,
@@ -45,19 +44,6 @@ fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
 /// All bytes of a file, as a client finds them that opens it now.
 fn contents(client: &Client, text: &str) -> Vec<u8> {
     weft_tests::contents(client, client.lookup(&me(), ROOT, &name(text)).unwrap().attributes.inode)
-}
-
-/// Objects on all nodes.
-fn objects(client: &Client) -> u64 {
-    client.space().unwrap().nodes.into_iter().map(|(_, space)| space.unwrap().objects).sum()
-}
-
-fn eventually(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A small random number generator (xorshift64*, Vigna 2016).

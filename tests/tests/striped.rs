@@ -8,7 +8,7 @@ use weft_client::protocol::{
     AttributeChanges, Attributes, Credentials, Error, InodeNumber, Layout, Name, NodeId, Plan, StripePlan,
 };
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_tests::{FileSystem, Stored, Wanted, contents, pattern, with_each_store};
+use weft_tests::{FileSystem, Stored, Wanted, contents, eventually, objects, pattern, with_each_store};
 
 with_each_store! {
     bytes_lie_on_all_nodes_in_turns,
@@ -51,19 +51,6 @@ fn attributes(client: &Client, inode: InodeNumber) -> Attributes {
     client.attributes(&me(), inode).unwrap().attributes
 }
 
-/// Objects on all nodes.
-fn objects(client: &Client) -> u64 {
-    client.space().unwrap().nodes.into_iter().map(|(_, space)| space.unwrap().objects).sum()
-}
-
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while !is_so() {
-        assert!(std::time::Instant::now() < end, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-}
-
 fn bytes_lie_on_all_nodes_in_turns(stored: Stored) {
     for way in [Way::Auto, Way::Tcp] {
         let fs = four_nodes(stored);
@@ -102,7 +89,7 @@ fn bytes_lie_on_all_nodes_in_turns(stored: Stored) {
         for text in ["small", "stripe", "large"] {
             client.unlink(&me(), directory, &name(text)).unwrap();
         }
-        eventually("all objects go with their files", || objects(&client) == 0);
+        eventually("all objects go with their files", 10, || objects(&client) == 0);
     }
 }
 
