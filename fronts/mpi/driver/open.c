@@ -84,6 +84,16 @@ static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_
     return weft_openat(root, name->path, flags, mode, rdma, file);
 }
 
+/* Makes this the handle of the ADIO_File. */
+static void keep(ADIO_File fd, struct ad_weft_connection *connection, weft_file_t file)
+{
+    struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
+    open->connection = connection;
+    open->file = file;
+    open->is_split = 0;
+    fd->fs_ptr = open;
+}
+
 /* Opens the file in this process. Collective writes with holes read the holes, so write-only files are opened for
  * reading too if permissions allow it. */
 static int open_alone(ADIO_File fd, struct ad_weft_connection *connection, const struct ad_weft_name *name,
@@ -100,11 +110,7 @@ static int open_alone(ADIO_File fd, struct ad_weft_connection *connection, const
     weft_close(root);
     if (error < 0)
         return error;
-    struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
-    open->connection = connection;
-    open->file = file;
-    open->is_split = 0;
-    fd->fs_ptr = open;
+    keep(fd, connection, file);
     return 0;
 }
 
@@ -183,11 +189,7 @@ static int open_next(ADIO_File fd, int access_mode, const struct open_result *re
     if (result->handle_bytes == 0 ||
         weft_import(connection->fs, handle, (size_t)result->handle_bytes, rdma, &file) < 0)
         return open_alone(fd, connection, &result->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL));
-    struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
-    open->connection = connection;
-    open->file = file;
-    open->is_split = 0;
-    fd->fs_ptr = open;
+    keep(fd, connection, file);
     return 0;
 }
 
