@@ -232,7 +232,11 @@ fn appends_of_several_clients_do_not_mix(stored: Stored) {
     assert_eq!(bytes.len(), ROUNDS * (100 + 101 + 102));
     let (mut at, mut next) = (0, [0; 3]);
     while at < bytes.len() {
-        let is_of = |writer: &usize| bytes[at..].starts_with(&pattern(100 + writer, writer * ROUNDS + next[*writer]));
+        // After a writer's last append would come what the next writer began with.
+        let is_of = |writer: &usize| {
+            let (writer, round) = (*writer, next[*writer]);
+            round < ROUNDS && bytes[at..].starts_with(&pattern(100 + writer, writer * ROUNDS + round))
+        };
         let writer = (0..3).find(is_of).unwrap_or_else(|| panic!("something else at {at}"));
         (at, next[writer]) = (at + 100 + writer, next[writer] + 1);
     }
