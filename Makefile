@@ -70,7 +70,12 @@ test-long: ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; 16 nod
 
 test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this makes (root, for its packages)
 	$(CARGO) build -p weft
+	$(CARGO) build -p weft-c
+	$(CARGO) test -p weft-c --test c_library c_programs_do
+	$(CARGO) test -p weft-python --test package its_types
 	$(CARGO) test -p weft-tests --test rdma --test hostile --no-run
+	export WEFT_TEST_SUITE="$$(realpath $(BINARIES))/debug/c-library/suite"; \
+	export WEFT_TEST_PYTHON="$$(realpath $(BINARIES))/debug/python/environment/bin/python"; \
 	newest() { realpath "$$(ls -t $(BINARIES)/debug/deps/$$1-* | grep -v '\.d$$' | head -n 1)"; }; \
 	scripts/rdma-guest.sh --mem 7168 --timeout 900 tests/rdma/in-guest.sh "$$(realpath $(BINARIES))/debug/weft" \
 	    "$$(newest rdma)" "env UCX_IB_REG_METHODS=direct $$(newest hostile) rdma::"

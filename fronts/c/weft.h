@@ -49,6 +49,7 @@ extern "C" {
 typedef struct weft_fs *weft_t;         /* a file system that is connected */
 typedef struct weft_file *weft_file_t;  /* an open file or directory */
 typedef struct weft_queue *weft_queue_t; /* reads and writes under way */
+typedef struct weft_memory *weft_memory_t; /* memory that is registered for RDMA */
 
 /* Version of this header; weft_version() tells the library's, as text. */
 #define WEFT_VERSION_MAJOR 0
@@ -291,6 +292,31 @@ int weft_queue_eventfd(weft_queue_t queue);
 
 /* Cancels what is not under way, waits for the rest. Completions that were not taken are dropped. */
 int weft_queue_destroy(weft_queue_t queue);
+
+/* ---- Memory for RDMA, and what went which way ---- */
+
+/* Registers memory that is used again and again: what any handle reads into it or writes from it by RDMA, 64 KiB or more
+ * at a time, is neither copied nor registered each time (with the hint `rdma=static` it is copied). Where nothing goes by
+ * RDMA it does nothing. The memory stays mapped until weft_memory_unregister() returns, which is called when no call uses
+ * it. -ENOMEM: so much may not be locked. Meant for few, large pieces. */
+int weft_memory_register(weft_t fs, void *memory, size_t length, weft_memory_t *registered);
+int weft_memory_unregister(weft_memory_t registered);
+
+/* What a connection has done since it was made. */
+struct weft_counters {
+    size_t size;             /* sizeof(struct weft_counters) */
+    uint64_t metadata_calls; /* that were waited for */
+    uint64_t data_requests;  /* to storage servers */
+    /* Bytes, by their way: straight between a file of a node on this machine and the caller's memory (one copy, by the
+     * kernel), by Unix sockets, by TCP, by RDMA. */
+    uint64_t descriptor_read, descriptor_written;
+    uint64_t unix_read, unix_written;
+    uint64_t tcp_read, tcp_written;
+    uint64_t rdma_read, rdma_written;
+    uint64_t rdma_copied;        /* of those by RDMA: through a connection's buffer */
+    uint64_t rdma_registrations; /* times that memory was registered */
+};
+int weft_get_counters(weft_t fs, struct weft_counters *counters);
 
 #ifdef __cplusplus
 }

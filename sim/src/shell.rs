@@ -254,7 +254,7 @@ impl Shell for SimShell {
         assert!(connection.is_free(), "returned with requests outstanding");
     }
 
-    fn reads_directly(&self, _bytes: usize, _registration: Option<OperationId>) -> bool {
+    fn reads_directly(&self, _into: &[u8], _registration: Option<OperationId>) -> bool {
         false
     }
 

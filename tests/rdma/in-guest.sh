@@ -1,7 +1,8 @@
 #!/bin/bash
 # tests/rdma/in-guest.sh WEFT TEST... - what only a fabric can show, over two soft-RoCE devices; scripts/rdma-guest.sh runs
 # it in a guest that has them. WEFT is the command, each TEST a test program that is to run over the first device, and
-# what it is to be told.
+# what it is to be told. WEFT_TEST_SUITE is the suite of the C library, WEFT_TEST_PYTHON a Python with the package and
+# pytest.
 #
 # The guest's processor is an emulated one: this proves that bytes and errors are right, and says nothing of speed.
 set -u
@@ -79,6 +80,15 @@ for processes in 1 2 9; do
 done
 check "the bytes went over the wire" $((($(bytes_on_wire) - before) < 100000000))
 "$weft" status -v fabric | tail -n 2
+
+say "what is copied and registered, from device to device"
+WEFT_TRANSPORT=ucx client timeout 300 "$WEFT_TEST_SUITE" fabric copies registered >/tmp/suite.txt 2>&1; status=$?
+[ $status = 0 ] || tail -n 5 /tmp/suite.txt
+check "the C library" $status
+(cd "$(dirname "$0")/../../fronts/python/tests/python" && WEFT_TRANSPORT=ucx WEFT_TEST_NAME=fabric client timeout 300 \
+    "$WEFT_TEST_PYTHON" -B -m pytest -q -p no:cacheprovider test_memory.py) >/tmp/pytest.txt 2>&1; status=$?
+[ $status = 0 ] || tail -n 20 /tmp/pytest.txt
+check "the Python package: $(tail -n 1 /tmp/pytest.txt)" $status
 
 say "both ends have both devices"
 printf '%s' "$(WEFT_UCX_NET_DEVICES=rxe0:1,rxe1:1,w0,w1 "$weft" up rails --nodes 1 --identity-per-node --listen 10.77.0.1 \

@@ -243,7 +243,7 @@ impl<S: Shell> Reader<S> {
             } else if self.is_shared && source.spans_stripes(rest.len()) {
                 self.end_stream(io).await;
                 break;
-            } else if !self.hands_on && io.calls.shell.reads_directly(rest.len(), source.registration) {
+            } else if !self.hands_on && io.calls.shell.reads_directly(rest, source.registration) {
                 break;
             } else if self.streams_at(io, source, position, rest.len(), sequential).await? {
                 let Some(count) = self.take(io, source, rest, position, small).await else { break };

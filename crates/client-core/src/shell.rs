@@ -190,8 +190,8 @@ pub trait Shell: Sized {
     /// Returns a connection with nothing outstanding to the pool.
     fn return_data(&self, connection: Self::Data);
 
-    /// Whether reads of so many bytes should go straight into the caller's memory, without prefetching.
-    fn reads_directly(&self, bytes: usize, registration: Option<<Self::Data as DataConnection>::Registration>) -> bool;
+    /// Whether reads into this memory, the caller's, should go straight there, without prefetching.
+    fn reads_directly(&self, into: &[u8], registration: Option<<Self::Data as DataConnection>::Registration>) -> bool;
 
     /// Whether descriptors may be asked for at all: the client's settings do not forbid it.
     fn uses_descriptors(&self) -> bool;

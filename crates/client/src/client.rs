@@ -22,6 +22,7 @@ use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, InheritedChange, InodeNumber, Name, NodeId, NodeIdentity,
     Plan, Result, SessionId, ShardId, XattrExpectation, XattrName, XattrValue,
 };
+use weft_ucx::{LastingMemory, RegisteredMemory};
 
 /// A client of one file system.
 #[derive(Clone)]
@@ -134,6 +135,12 @@ impl Client {
                 reason => reason,
             }),
         }
+    }
+
+    /// Registers memory for RDMA, for all transfers to come: none of them copies it or registers it again, as far as
+    /// its size makes that worth while. Where nothing goes by RDMA the memory is only kept.
+    pub fn register_memory(&self, memory: Box<dyn LastingMemory>) -> weft_ucx::Result<RegisteredMemory> {
+        self.0.shell().data_way.register(memory)
     }
 
     /// What was done so far.

@@ -19,6 +19,8 @@ pub struct ClientCounters {
     pub rdma_requests: u64,
     /// Messages that told servers of memory.
     pub rdma_shown: u64,
+    /// Times that memory was registered for RDMA.
+    pub rdma_registrations: u64,
     /// Bytes copied into and out of connections' registered buffers.
     pub rdma_copied_bytes: u64,
     /// Requests whose memory could not be registered.
@@ -85,6 +87,7 @@ impl AtomicCounters {
             rdma_write_bytes: value(&self.rdma_write_bytes),
             rdma_requests: value(&rdma.requests),
             rdma_shown: value(&rdma.shown),
+            rdma_registrations: value(&rdma.registrations),
             rdma_copied_bytes: value(&rdma.copied_bytes),
             rdma_not_registered: value(&rdma.not_registered),
             shard_calls: value(&self.shard_calls),

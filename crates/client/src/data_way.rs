@@ -2,13 +2,14 @@
 
 use crate::block_on::lock;
 use crate::options::{ClientOptions, Way};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};
-use weft_transport::rdma::{DIRECT_FROM_BYTES, Opened};
+use weft_transport::rdma::{DIRECT_FROM_BYTES, Opened, REGISTERED_FROM_BYTES};
 use weft_transport::{
     BulkConnection, RdmaBulk, RdmaCounters, RdmaSettings, Registration, Socket, SocketBulk, SocketKind,
 };
+use weft_ucx::{LastingMemory, RegisteredMemory, Registry};
 
 /// See the module.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct DataWay {
     pub way: Way,
     pub settings: RdmaSettings,
     pub counters: Arc<RdmaCounters>,
+    /// What the program has registered.
+    registry: Arc<Registry>,
     /// Why the last connection that was to be by RDMA is not.
     refused: Mutex<String>,
     /// With `Way::Auto`: RDMA is not to be tried (again).
@@ -29,19 +32,34 @@ impl DataWay {
             way: options.way,
             settings: options.rdma,
             counters: Arc::default(),
+            registry: Arc::default(),
             refused: Mutex::default(),
             sockets_only: AtomicBool::new(weft_ucx::adapters().is_empty()),
         }
     }
 
-    /// Whether reads of so many bytes go best straight into the caller's memory, with nothing asked for ahead.
-    pub fn reads_directly(&self, bytes: usize, registration: Option<Registration>) -> bool {
-        let from = match registration {
+    /// Whether reads into this memory go best straight there, with nothing asked for ahead.
+    pub fn reads_directly(&self, into: &[u8], registration: Option<Registration>) -> bool {
+        let told = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let (from, registered_from) = match registration {
             Some(Registration::Static) => return false,
-            Some(Registration::Dynamic) => DIRECT_FROM_BYTES,
-            Some(Registration::Auto) | None => self.counters.direct_read_from.load(Ordering::Relaxed),
+            Some(Registration::Dynamic) => (DIRECT_FROM_BYTES, REGISTERED_FROM_BYTES),
+            Some(Registration::Auto) | None => {
+                (told(&self.counters.direct_read_from), told(&self.counters.registered_read_from))
+            }
         };
-        self.may_use_rdma() && from != 0 && bytes >= from
+        let is_large = into.len() >= from || into.len() >= registered_from && self.registry.has(into);
+        self.may_use_rdma() && from != 0 && is_large
+    }
+
+    /// Registers memory for all transfers to come, if any go by RDMA.
+    pub fn register(&self, memory: Box<dyn LastingMemory>) -> weft_ucx::Result<RegisteredMemory> {
+        if !self.may_use_rdma() || memory.bytes() == 0 {
+            return Ok(RegisteredMemory::unused(memory));
+        }
+        let registered = self.registry.register(memory)?;
+        self.counters.registrations.fetch_add(1, Ordering::Relaxed);
+        Ok(registered)
     }
 
     /// Why the last connection that was to be by RDMA is not.
@@ -65,7 +83,7 @@ impl DataWay {
             let streams = self.way == Way::Stream;
             return Ok(Box::new(if streams { SocketBulk::streaming(socket) } else { SocketBulk::new(socket) }));
         }
-        match RdmaBulk::open(socket, self.settings, Arc::clone(&self.counters))? {
+        match RdmaBulk::open(socket, self.settings, Arc::clone(&self.counters), Arc::clone(&self.registry))? {
             Opened::Rdma(bulk) => Ok(bulk),
             Opened::Refused(_, reason) if self.way == Way::Ucx => {
                 *lock(&self.refused) = reason;

@@ -52,3 +52,4 @@ pub use weft_client_core::{
 pub use weft_protocol as protocol;
 pub use weft_transport::before_wait;
 pub use weft_transport::{RdmaSettings, Registration, Rpc};
+pub use weft_ucx::{LastingMemory, RegisteredMemory};

@@ -181,8 +181,8 @@ impl Shell for NativeShell {
         connection.end.pool.give_back(connection.bulk);
     }
 
-    fn reads_directly(&self, bytes: usize, registration: Option<Registration>) -> bool {
-        self.data_way.reads_directly(bytes, registration)
+    fn reads_directly(&self, into: &[u8], registration: Option<Registration>) -> bool {
+        self.data_way.reads_directly(into, registration)
     }
 
     fn uses_descriptors(&self) -> bool {

@@ -17,7 +17,7 @@ mod line;
 mod settings;
 mod staging;
 
-pub use settings::{DIRECT_FROM_BYTES, RdmaSettings, Registration, Rpc};
+pub use settings::{DIRECT_FROM_BYTES, REGISTERED_FROM_BYTES, RdmaSettings, Registration, Rpc};
 
 use crate::bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed};
 use crate::{Result, Socket, SocketBulk, TransportError};
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest, PROBE_BYTES, PROBE_TOLD_BYTES, REPLY_BYTES};
 use weft_protocol::{Error, InFlightWindow, limits};
-use weft_ucx::{Library, Liveness, Receiver, Region};
+use weft_ucx::{Library, Liveness, Receiver, Region, Registry};
 
 /// Bytes of one part of what goes through the connection's buffer, if nobody waits for it.
 const PART_BYTES: usize = 1 << 20;
@@ -56,12 +56,17 @@ pub struct RdmaCounters {
     pub requests: AtomicU64,
     /// Messages that told of memory.
     pub shown: AtomicU64,
+    /// Times that memory was registered: connections' buffers, callers' memory for one transfer, and what the program
+    /// has registered.
+    pub registrations: AtomicU64,
     /// Bytes that were copied into or out of the connections' buffers.
     pub copied_bytes: AtomicU64,
     /// Requests that went through the connection's buffer because memory could not be registered.
     pub not_registered: AtomicU64,
     /// Reads of so many bytes or more go into the caller's memory, over the connection made last; 0: none was made.
     pub direct_read_from: AtomicUsize,
+    /// The same of memory that the program has registered.
+    pub registered_read_from: AtomicUsize,
 }
 
 /// What became of asking a server for RDMA.
@@ -109,9 +114,14 @@ struct Started {
 
 impl RdmaBulk {
     /// Asks the server over a socket whose handshake is done.
-    pub fn open(socket: Socket, settings: RdmaSettings, counters: Arc<RdmaCounters>) -> Result<Opened> {
+    pub fn open(
+        socket: Socket,
+        settings: RdmaSettings,
+        counters: Arc<RdmaCounters>,
+        registry: Arc<Registry>,
+    ) -> Result<Opened> {
         let made = Library::get().and_then(|library| {
-            let receiver = Receiver::new()?;
+            let receiver = Receiver::with_registry(registry)?;
             Ok((library.wire_version(), receiver.address()?, receiver))
         });
         let (version, address, mut receiver) = match made {
@@ -184,7 +194,7 @@ impl RdmaBulk {
         let told = u32::try_from(PROBE_TOLD_BYTES).unwrap_or(u32::MAX);
         let request = DataRequest::about_nothing(DataOperation::ProbeMemory, told);
         let request = DataRequest { memory: self.staging.descriptor(0), ..request };
-        let Crossover { read_from, write_from } = self.usual;
+        let Crossover { read_from, write_from, .. } = self.usual;
         let body = [(read_from as u64).to_le_bytes(), (write_from as u64).to_le_bytes()].concat();
         self.line.put(self.wire(), &request, &body)?;
         let reply = match self.line.reply_within(self.wire(), Some(PROBE_PATIENCE)) {
@@ -199,6 +209,7 @@ impl RdmaBulk {
         self.usual = Crossover::of(&self.settings, is_shared, &mut self.receiver);
         self.crossover = self.usual;
         self.counters.direct_read_from.store(self.usual.read_from, Ordering::Relaxed);
+        self.counters.registered_read_from.store(self.usual.registered_from, Ordering::Relaxed);
         Ok(None)
     }
 
@@ -222,6 +233,7 @@ impl RdmaBulk {
         loop {
             match Region::allocate(wanted).and_then(|region| Ok((region.packed_key()?, region))) {
                 Ok((key, region)) => {
+                    self.counters.registrations.fetch_add(1, Ordering::Relaxed);
                     let old = self.staging.number;
                     let wire = Wire { socket: self.sockets.socket(), receiver: &self.receiver };
                     let number = self.line.show(wire, region.address(), region.bytes() as u64, &key)?;
@@ -263,7 +275,7 @@ impl RdmaBulk {
     /// A read by RDMA: into the caller's memory if it is large; else, or where that cannot be registered, through the
     /// buffer.
     fn read_moved(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
-        if into.len() >= self.crossover.read_from
+        if self.is_direct(into, self.crossover.read_from)
             && let Some(reply) = self.read_direct(request, into)?
         {
             return Ok(reply);
@@ -273,12 +285,17 @@ impl RdmaBulk {
 
     /// The same for a write.
     fn write_moved(&mut self, request: &DataRequest, from: &[u8]) -> Result<DataReply> {
-        if from.len() >= self.crossover.write_from
+        if self.is_direct(from, self.crossover.write_from)
             && let Some(reply) = self.write_direct(request, from)?
         {
             return Ok(reply);
         }
         self.write_staged(request, from)
+    }
+
+    /// Whether a request moves the caller's memory: `from` so many bytes on, or because it is registered.
+    fn is_direct(&self, memory: &[u8], from: usize) -> bool {
+        memory.len() >= from || memory.len() >= self.crossover.registered_from && self.receiver.knows(memory)
     }
 
     /// What a request by RDMA came to. `None`: the server cannot reach our memory, and the socket is for it from now

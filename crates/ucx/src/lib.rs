@@ -22,6 +22,7 @@ mod mover;
 mod place;
 mod receiver;
 mod region;
+mod registered;
 mod transports;
 mod window;
 mod worker;
@@ -33,6 +34,7 @@ pub use mover::{Mover, REGIONS_MAX};
 pub use place::Place;
 pub use receiver::{Lent, Receiver};
 pub use region::Region;
+pub use registered::{LastingMemory, RegisteredMemory, Registry};
 pub use window::{FileWindow, PageWindow};
 
 /// Why bytes cannot go by UCX.

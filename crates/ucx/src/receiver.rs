@@ -2,11 +2,14 @@
 
 use crate::endpoint::{Endpoint, Liveness, Side};
 use crate::region::Region;
+use crate::registered::{Known, Registry};
 use crate::worker::Worker;
 use crate::{Error, Result};
 use rustix::event::PollFlags;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A worker whose address the other side has. Memory that was lent is the caller's again when the call returns: either
@@ -16,12 +19,24 @@ pub struct Receiver {
     // Before the memory: the way to it ends first.
     side: Side,
     given: VecDeque<Given>,
+    registry: Arc<Registry>,
 }
 
 /// Memory as long as it is lent.
 #[derive(Debug)]
 pub struct Lent {
-    region: Region,
+    address: u64,
+    bytes: usize,
+    registration: Registration,
+}
+
+/// Through what it is reached.
+#[derive(Debug)]
+enum Registration {
+    /// Made for it.
+    Own(Region),
+    /// One that it is a part of.
+    Known(Arc<Known>),
 }
 
 /// Memory that was given, and its registration, which ends first.
@@ -32,19 +47,39 @@ struct Given {
 }
 
 impl Lent {
+    fn own(region: Region) -> Self {
+        Self { address: region.address(), bytes: region.bytes(), registration: Registration::Own(region) }
+    }
+
     /// Where it is.
     pub fn address(&self) -> u64 {
-        self.region.address()
+        self.address
     }
 
     /// Its length.
     pub fn bytes(&self) -> usize {
-        self.region.bytes()
+        self.bytes
     }
 
-    /// What the other side needs to reach it.
-    pub fn packed_key(&self) -> Result<Vec<u8>> {
-        self.region.packed_key()
+    /// Whether it was registered before, by the program.
+    pub fn is_known(&self) -> bool {
+        matches!(self.registration, Registration::Known(_))
+    }
+
+    /// What is registered, of which it may be a part: where that begins, and its length.
+    pub fn registered(&self) -> (u64, usize) {
+        match &self.registration {
+            Registration::Own(region) => (region.address(), region.bytes()),
+            Registration::Known(known) => known.range(),
+        }
+    }
+
+    /// What the other side needs to reach all that is registered.
+    pub fn packed_key(&self) -> Result<Cow<'_, [u8]>> {
+        match &self.registration {
+            Registration::Own(region) => region.packed_key().map(Cow::Owned),
+            Registration::Known(known) => Ok(Cow::Borrowed(known.packed_key())),
+        }
     }
 }
 
@@ -65,7 +100,17 @@ impl Drop for Guard<'_> {
 impl Receiver {
     /// A worker of its own.
     pub fn new() -> Result<Self> {
-        Ok(Self { side: Side::Alone(Worker::new()?), given: VecDeque::new() })
+        Self::with_registry(Arc::default())
+    }
+
+    /// A worker of its own, which registers nothing that is in this registry.
+    pub fn with_registry(registry: Arc<Registry>) -> Result<Self> {
+        Ok(Self { side: Side::Alone(Worker::new()?), given: VecDeque::new(), registry })
+    }
+
+    /// Whether the memory was registered before, by the program.
+    pub fn knows(&self, memory: &[u8]) -> bool {
+        self.registry.has(memory)
     }
 
     /// Makes an endpoint to the other side's worker, which has made one to this.
@@ -120,8 +165,11 @@ impl Receiver {
         bytes: usize,
         call: impl FnOnce(&mut Self, &Lent) -> std::result::Result<T, E>,
     ) -> Result<std::result::Result<T, E>> {
-        // SAFETY: the caller's promise. The region is dropped behind the guard.
-        let lent = Lent { region: unsafe { Region::of_memory(address, bytes) }? };
+        let lent = match self.registry.find(address.addr() as u64, bytes) {
+            Some(known) => Lent { address: address.addr() as u64, bytes, registration: Registration::Known(known) },
+            // SAFETY: the caller's promise. The region is dropped behind the guard.
+            None => Lent::own(unsafe { Region::of_memory(address, bytes) }?),
+        };
         let mut guard = Guard { receiver: self, ended_well: false };
         let result = call(guard.receiver, &lent);
         guard.ended_well = result.is_ok();
@@ -136,7 +184,7 @@ impl Receiver {
         // with it), until `take_back`; should the receiver go before that, the worker goes first.
         match unsafe { Region::of_memory(memory.as_mut_ptr(), memory.len()) } {
             Ok(region) => {
-                self.given.push_back(Given { lent: Lent { region }, memory });
+                self.given.push_back(Given { lent: Lent::own(region), memory });
                 Ok(())
             }
             Err(error) => Err((memory, error)),

@@ -19,6 +19,7 @@ mod hazards;
 mod listing;
 mod locate;
 mod locks;
+mod memory;
 mod names;
 mod queue;
 mod raw;

@@ -4,7 +4,7 @@ use crate::border::count;
 use crate::connection::FsHandle;
 use crate::raw;
 use std::ffi::c_char;
-use weft_library::{Failure, Located, Outcome};
+use weft_library::{Failure, Located, Outcome, Place, locate};
 
 const HOST_BYTES: usize = 256;
 const SITE_BYTES: usize = 64;
@@ -62,9 +62,9 @@ extern "C" fn weft_locate(
         let (paths, into) =
             unsafe { (raw::slice(paths, path_count, "paths")?, raw::slice_mut(locations, max, "locations")?) };
         // SAFETY: each is as `weft.h` says.
-        let paths = paths.iter().map(|path| unsafe { raw::text(*path, "a path") });
+        let place = |path: &*const c_char| Ok(Place::new(&fs, unsafe { raw::text(*path, "a path") }?));
         let mut stored = 0;
-        for (file, pieces) in fs.locate(&paths.collect::<Outcome<Vec<_>>>()?)?.iter().enumerate() {
+        for (file, pieces) in locate(&paths.iter().map(place).collect::<Outcome<Vec<_>>>()?)?.iter().enumerate() {
             for located in pieces {
                 if let Some(into) = into.get_mut(stored) {
                     *into = LocationOfC::new(file, located)?;

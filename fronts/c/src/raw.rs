@@ -102,15 +102,8 @@ fn check_aligned<T>(pointer: *const T, what: &str) -> Outcome {
 /// # Safety
 /// `pointer` has as many bytes as the size that it begins with.
 pub unsafe fn sized<T: Extensible>(pointer: *const T, what: &str) -> Outcome<T> {
-    if pointer.is_null() {
-        return Err(null(what));
-    }
-    check_aligned(pointer, what)?;
-    // SAFETY: it begins with its size.
-    let bytes = unsafe { *pointer.cast::<usize>() };
-    if bytes < T::FIRST_BYTES || bytes > usize::from(u16::MAX) {
-        return Err(Failure::invalid(format!("{what}: size is {bytes}, not sizeof(struct {})", T::NAME)));
-    }
+    // SAFETY: as above.
+    let bytes = unsafe { size_of_given(pointer, what) }?;
     // SAFETY: it has that many bytes.
     let given = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), bytes) };
     if given.iter().skip(size_of::<T>()).any(|byte| *byte != 0) {
@@ -123,6 +116,39 @@ pub unsafe fn sized<T: Extensible>(pointer: *const T, what: &str) -> Outcome<T> 
         std::ptr::copy_nonoverlapping(given.as_ptr(), value.as_mut_ptr().cast::<u8>(), known);
         Ok(value.assume_init())
     }
+}
+
+/// Stores a structure that begins with its size, as far as its caller knows it.
+///
+/// # Safety
+/// `pointer` is NULL, or has as many bytes as the size that it begins with, which nobody else uses.
+pub unsafe fn store_sized<T: Extensible>(value: &T, pointer: *mut T, what: &str) -> Outcome {
+    // SAFETY: as above.
+    let bytes = unsafe { size_of_given(pointer, what) }?;
+    let known = bytes.min(size_of::<T>()) - size_of::<usize>();
+    // SAFETY: both have so many bytes behind their sizes, which stay as they are, and do not overlap.
+    unsafe {
+        let from = std::ptr::from_ref(value).cast::<usize>().add(1).cast::<u8>();
+        std::ptr::copy_nonoverlapping(from, pointer.cast::<usize>().add(1).cast::<u8>(), known);
+    }
+    Ok(())
+}
+
+/// The size that a structure begins with.
+///
+/// # Safety
+/// `pointer` is NULL, or points to such a structure.
+unsafe fn size_of_given<T: Extensible>(pointer: *const T, what: &str) -> Outcome<usize> {
+    if pointer.is_null() {
+        return Err(null(what));
+    }
+    check_aligned(pointer, what)?;
+    // SAFETY: it begins with its size.
+    let bytes = unsafe { *pointer.cast::<usize>() };
+    if bytes < T::FIRST_BYTES || bytes > usize::from(u16::MAX) {
+        return Err(Failure::invalid(format!("{what}: size is {bytes}, not sizeof(struct {})", T::NAME)));
+    }
+    Ok(bytes)
 }
 
 /// An offset, or a length, from C's signed number.

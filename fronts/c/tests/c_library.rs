@@ -7,12 +7,14 @@ use std::process::Command;
 use std::sync::OnceLock;
 use weft_tests::command::{Up, binaries, is_installed, run};
 
+/// File data by UCX over TCP on this machine.
+const UCX: [(&str, &str); 3] = [("WEFT_TRANSPORT", "ucx"), ("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")];
 /// Name of the file system of a test.
 const NAME: &str = "c-library";
 /// Tests of `main.c` that fork: the child's copies of its parent's memory are leaks to a checker of leaks.
 const FORKING: [&str; 2] = ["forks", "exports"];
 /// The others.
-const TESTS: [&str; 16] = [
+const TESTS: [&str; 18] = [
     "files",
     "names",
     "attributes",
@@ -27,6 +29,8 @@ const TESTS: [&str; 16] = [
     "handles",
     "arguments",
     "options",
+    "copies",
+    "registered",
     "signals",
     "ends",
 ];
@@ -58,7 +62,7 @@ fn compiler(program: &str, output: &Path) -> Command {
 /// Builds the suite. Returns its program.
 fn suite(name: &str, flags: &[&str]) -> PathBuf {
     let output = library().join(name);
-    let sources = ["main.c", "use.c", "closing.c", "refusals.c", "processes.c"];
+    let sources = ["main.c", "use.c", "closing.c", "refusals.c", "memory.c", "processes.c"];
     let sources = sources.map(|file| package().join("tests/c").join(file));
     run(compiler("cc", &output).arg("-std=c11").args(flags).args(sources).args(["-lweft", "-lpthread"]));
     output
@@ -87,6 +91,11 @@ fn c_programs_do_what_they_would_with_files() {
     check_unclosed(&file_system);
     let sockets = run(file_system.command(&program).env("WEFT_TRANSPORT", "tcp").arg(NAME));
     assert!(String::from_utf8_lossy(&sockets.stdout).ends_with("ends holds\n"));
+    // By RDMA, inside this machine.
+    match weft_ucx::Library::get() {
+        Ok(_) => drop(run(file_system.command(&program).envs(UCX).arg(NAME).args(["copies", "registered"]))),
+        Err(error) => println!("skipped: memory that is registered: {error}"),
+    }
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Where bytes are.
 
 use crate::failure::{Explain, Outcome};
-use crate::file_system::FileSystem;
 use crate::place::Place;
 use crate::signals::blocked;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use weft_client::Location;
@@ -37,34 +35,31 @@ impl Place<'_> {
     }
 }
 
-impl FileSystem {
-    /// The pieces of each file, several files at a time. Fails if one does.
-    pub fn locate(self: &Arc<Self>, paths: &[&[u8]]) -> Outcome<Vec<Vec<Located>>> {
-        let locate = |path: &&[u8]| Place::new(self, path).locate();
-        let threads = (paths.len() / FILES_PER_THREAD).min(AT_A_TIME_MAX);
-        if threads < 2 {
-            return paths.iter().map(locate).collect();
-        }
-        let next = AtomicUsize::new(0);
-        let (send, located) = mpsc::channel();
-        let work = |send: mpsc::Sender<_>| {
-            while let index = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(path) = paths.get(index)
-            {
-                send.send((index, locate(path))).expect("the receiver outlives the threads");
-            }
-        };
-        std::thread::scope(|scope| {
-            blocked(|| {
-                for _ in 0..threads {
-                    let send = send.clone();
-                    scope.spawn(|| work(send));
-                }
-            });
-        });
-        drop(send);
-        let mut pieces: Vec<_> = located.into_iter().collect();
-        pieces.sort_unstable_by_key(|(index, _)| *index);
-        pieces.into_iter().map(|(_, pieces)| pieces).collect()
+/// The pieces of each file, several files at a time. Fails if one does.
+pub fn locate(places: &[Place<'_>]) -> Outcome<Vec<Vec<Located>>> {
+    let threads = (places.len() / FILES_PER_THREAD).min(AT_A_TIME_MAX);
+    if threads < 2 {
+        return places.iter().map(Place::locate).collect();
     }
+    let next = AtomicUsize::new(0);
+    let (send, located) = mpsc::channel();
+    let work = |send: mpsc::Sender<_>| {
+        while let index = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(place) = places.get(index)
+        {
+            send.send((index, place.locate())).expect("the receiver outlives the threads");
+        }
+    };
+    std::thread::scope(|scope| {
+        blocked(|| {
+            for _ in 0..threads {
+                let send = send.clone();
+                scope.spawn(|| work(send));
+            }
+        });
+    });
+    drop(send);
+    let mut pieces: Vec<_> = located.into_iter().collect();
+    pieces.sort_unstable_by_key(|(index, _)| *index);
+    pieces.into_iter().map(|(_, pieces)| pieces).collect()
 }

@@ -8,10 +8,11 @@ use crate::memory::Memory;
 use crate::ours::Ours;
 use crate::path::{Text, decoded};
 use crate::raise::raise;
+use crate::registered::PyRegisteredMemory;
 use crate::stat::stat;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,24 +20,49 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_library::{
-    Failure, FileSystem, Hints, Located, OpenFile, Outcome, Place, Settings, expectation, permission_bits,
+    Failure, FileSystem, Hints, Located, OpenFile, Outcome, Place, Registered, Settings, expectation, locate,
+    permission_bits,
 };
 use weft_protocol::message::shard::RenameMode;
-use weft_protocol::{AttributeChanges, TimeChange, Timestamp};
+use weft_protocol::{AttributeChanges, InodeNumber, TimeChange, Timestamp};
 
 /// Offset, length, node, host, site, and whether it is this machine.
 type Piece = (u64, u64, Option<u16>, String, String, bool);
 /// The fields of `os.statvfs_result`.
 type StatVfs = (u64, u64, u64, u64, u64, u64, u64, u64, u64, u64);
 
-/// A file system that is connected.
+/// A file system that is connected, or a directory of one.
 #[pyclass(frozen, subclass, module = "weft._native", name = "FileSystem")]
 pub struct PyFileSystem {
     fs: Ours<FileSystem>,
     name: String,
+    /// The directory at which paths without a `/` in front begin; `None`: the root.
+    directory: Option<Ours<OpenFile>>,
+}
+
+/// Where paths without a `/` in front begin.
+struct Below<'a> {
+    fs: &'a Arc<FileSystem>,
+    directory: InodeNumber,
+}
+
+impl<'a> Below<'a> {
+    fn place(&self, path: &'a Text) -> Place<'a> {
+        Place { fs: self.fs, directory: self.directory, path: path.bytes() }
+    }
 }
 
 impl PyFileSystem {
+    /// A directory that is open.
+    fn open_directory(&self, py: Python<'_>, path: &Text) -> PyResult<Self> {
+        let directory = self.at(py, path, |place| {
+            let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+            Ok(Arc::new(OpenFile::open(&place, flags, 0, &Hints::default())?))
+        })?;
+        let fs = Ours::new(Arc::clone(&directory.fs));
+        Ok(Self { fs, name: self.name.clone(), directory: Some(Ours::new(directory)) })
+    }
+
     /// Calls with a path, without the interpreter's lock.
     fn at<R: Send>(
         &self,
@@ -44,7 +70,15 @@ impl PyFileSystem {
         path: &Text,
         call: impl FnOnce(Place<'_>) -> Outcome<R> + Send,
     ) -> PyResult<R> {
-        self.fs.call(py, |fs| call(Place::new(fs, path.bytes())))
+        self.below(py, |below| call(below.place(path)))
+    }
+
+    /// As [`PyFileSystem::at`], with any number.
+    fn below<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&Below<'_>) -> Outcome<R> + Send) -> PyResult<R> {
+        match &self.directory {
+            None => self.fs.call(py, |fs| call(&Below { fs, directory: InodeNumber::ROOT })),
+            Some(directory) => directory.call(py, |open| call(&Below { fs: &open.fs, directory: open.directory()? })),
+        }
     }
 
     /// As [`PyFileSystem::at`], with two.
@@ -54,7 +88,7 @@ impl PyFileSystem {
         paths: (&Text, &Text),
         call: impl FnOnce(Place<'_>, Place<'_>) -> Outcome<R> + Send,
     ) -> PyResult<R> {
-        self.fs.call(py, |fs| call(Place::new(fs, paths.0.bytes()), Place::new(fs, paths.1.bytes())))
+        self.below(py, |below| call(below.place(paths.0), below.place(paths.1)))
     }
 
     fn change(
@@ -76,7 +110,10 @@ fn piece(located: Located) -> Piece {
 #[pymethods]
 impl PyFileSystem {
     #[new]
-    #[pyo3(signature = (name=None, *, key_file=None, transport=None, soft=None, hard=false, write_buffer=None))]
+    #[pyo3(signature = (
+        name=None, *, key_file=None, transport=None, soft=None, hard=false, write_buffer=None, directory=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         name: Option<&str>,
@@ -85,7 +122,11 @@ impl PyFileSystem {
         soft: Option<f64>,
         hard: bool,
         write_buffer: Option<usize>,
+        directory: Option<(PyRef<'_, PyFileSystem>, Text)>,
     ) -> PyResult<Self> {
+        if let Some((above, path)) = directory {
+            return above.open_directory(py, &path);
+        }
         let mut settings = Settings::new().map_err(raise)?;
         settings.key_file = key_file.map(|path| Path::new(OsStr::from_bytes(path.bytes())).to_owned());
         if let Some(transport) = transport {
@@ -104,7 +145,7 @@ impl PyFileSystem {
         }
         let fs = py.detach(|| FileSystem::connect(name, settings)).map_err(raise)?;
         let name = fs.client.map().name.clone();
-        Ok(Self { fs: Ours::new(fs), name })
+        Ok(Self { fs: Ours::new(fs), name, directory: None })
     }
 
     #[getter]
@@ -114,11 +155,15 @@ impl PyFileSystem {
 
     #[getter]
     fn closed(&self) -> bool {
-        self.fs.is_closed()
+        self.directory.as_ref().map_or_else(|| self.fs.is_closed(), Ours::is_closed)
     }
 
-    /// Writes back and disconnects.
+    /// Writes back and disconnects; a directory is only closed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(directory) = &self.directory {
+            drop(directory.take());
+            return Ok(());
+        }
         let Some(fs) = self.fs.take() else { return Ok(()) };
         py.detach(|| fs.disconnect()).map_err(raise)
     }
@@ -138,11 +183,37 @@ impl PyFileSystem {
     /// Opens what another process has exported.
     fn import_file(&self, py: Python<'_>, handle: &[u8], hints: &str) -> PyResult<PyFile> {
         let hints = Hints::parse(hints.as_bytes()).map_err(raise)?;
-        self.fs.call(py, |fs| {
-            let file = OpenFile::import(fs, handle, &hints)?;
+        self.below(py, |below| {
+            let file = OpenFile::import(below.fs, handle, &hints)?;
             let flags = file.flags();
             Ok(PyFile::new(file, flags))
         })
+    }
+
+    /// Registers memory for RDMA.
+    fn register(&self, py: Python<'_>, memory: Memory) -> PyResult<PyRegisteredMemory> {
+        memory.check_writable()?;
+        self.below(py, |below| Ok(PyRegisteredMemory::new(Registered::new(below.fs, Box::new(memory))?)))
+    }
+
+    /// What was done since it connected.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let told = self.below(py, |below| Ok(below.fs.client.counters()))?;
+        [
+            ("metadata_calls", told.shard_calls),
+            ("data_requests", told.data_requests),
+            ("descriptor_read", told.descriptor_read_bytes),
+            ("descriptor_written", told.descriptor_write_bytes),
+            ("unix_read", told.unix_read_bytes),
+            ("unix_written", told.unix_write_bytes),
+            ("tcp_read", told.tcp_read_bytes),
+            ("tcp_written", told.tcp_write_bytes),
+            ("rdma_read", told.rdma_read_bytes),
+            ("rdma_written", told.rdma_write_bytes),
+            ("rdma_copied", told.rdma_copied_bytes),
+            ("rdma_registrations", told.rdma_registrations),
+        ]
+        .into_py_dict(py)
     }
 
     fn open_listing(&self, py: Python<'_>, path: Text) -> PyResult<PyListing> {
@@ -257,14 +328,16 @@ impl PyFileSystem {
 
     /// The pieces of each file.
     fn locate_files(&self, py: Python<'_>, paths: Vec<Text>) -> PyResult<Vec<Vec<Piece>>> {
-        let paths: Vec<&[u8]> = paths.iter().map(Text::bytes).collect();
-        let located = self.fs.call(py, |fs| fs.locate(&paths))?;
+        let located = self.below(py, |below| {
+            let places: Vec<_> = paths.iter().map(|path| below.place(path)).collect();
+            locate(&places)
+        })?;
         Ok(located.into_iter().map(|pieces| pieces.into_iter().map(piece).collect()).collect())
     }
 
     /// The fields of `os.statvfs_result`.
     fn space(&self, py: Python<'_>) -> PyResult<StatVfs> {
-        let told = self.fs.call(py, |fs| fs.statfs())?;
+        let told = self.below(py, |below| below.fs.statfs())?;
         let (block, name_max) = (told.block_bytes.into(), told.name_bytes_max.into());
         let (free, inodes_free) = (told.blocks_free, told.inodes_free);
         Ok((block, block, told.blocks, free, free, told.inodes, inodes_free, inodes_free, 0, name_max))

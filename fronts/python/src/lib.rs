@@ -15,6 +15,7 @@ mod memory;
 mod ours;
 mod path;
 mod raise;
+mod registered;
 mod stat;
 
 use pyo3::prelude::*;
@@ -26,5 +27,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::PyFile>()?;
     module.add_class::<listing::PyListing>()?;
     module.add_class::<lock_request::PyLockRequest>()?;
+    module.add_class::<registered::PyRegisteredMemory>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

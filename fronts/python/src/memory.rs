@@ -25,6 +25,11 @@ impl Memory {
         self.0.len_bytes()
     }
 
+    /// Where it begins.
+    pub fn pointer(&self) -> *mut u8 {
+        self.0.buf_ptr().cast()
+    }
+
     /// Its bytes, to read from.
     pub fn bytes(&self) -> &[u8] {
         if self.len() == 0 {

@@ -6,6 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use weft_tests::command::{Up, binaries, is_installed, run};
 
+/// File data by UCX over TCP on this machine.
+const UCX: [(&str, &str); 3] = [("WEFT_TRANSPORT", "ucx"), ("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")];
 /// Name of the file system of a test.
 const NAME: &str = "python";
 
@@ -59,6 +61,11 @@ fn the_package_does_what_its_tests_say() {
     // The same without descriptors of the store's files.
     let by_tcp = ["test_files.py", "test_locks.py", "test_exports.py"];
     run(command(&file_system, python).args(pytest).args(by_tcp).env("WEFT_TRANSPORT", "tcp"));
+    // By RDMA, inside this machine.
+    match weft_ucx::Library::get() {
+        Ok(_) => drop(run(command(&file_system, python).args(pytest).arg("test_memory.py").envs(UCX))),
+        Err(error) => println!("skipped: memory that is registered: {error}"),
+    }
 }
 
 #[test]

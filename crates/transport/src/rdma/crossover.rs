@@ -5,7 +5,7 @@
 //! Where the server shares the connection's buffer (same machine) nothing is gained by leaving it: the server's own
 //! copy goes straight there, while UCX's shared memory copies twice.
 
-use super::{DIRECT_FROM_BYTES, RdmaSettings, Registration};
+use super::{DIRECT_FROM_BYTES, REGISTERED_FROM_BYTES, RdmaSettings, Registration};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use weft_ucx::{Receiver, Region};
@@ -15,29 +15,34 @@ const SAMPLE_BYTES: usize = 1 << 20;
 const SMALL_SAMPLE_BYTES: usize = 64 << 10;
 const REPEATS: usize = 5;
 /// Below, a request's message costs more than either.
-const FROM_BYTES_MIN: usize = 64 << 10;
+const FROM_BYTES_MIN: usize = REGISTERED_FROM_BYTES;
 
 /// The caller's memory is moved in requests of so many bytes or more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crossover {
     pub read_from: usize,
     pub write_from: usize,
+    /// The same of memory that the program has registered.
+    pub registered_from: usize,
 }
 
 impl Crossover {
-    const NEVER: Self = Self { read_from: usize::MAX, write_from: usize::MAX };
+    const NEVER: Self = Self { read_from: usize::MAX, write_from: usize::MAX, registered_from: usize::MAX };
+    /// Memory cannot be registered, or it does not pay.
+    const REGISTERED_ONLY: Self = Self { registered_from: REGISTERED_FROM_BYTES, ..Self::NEVER };
 
     /// As the settings say, or as is measured. `is_shared`: the server shares the connection's buffer.
     pub fn of(settings: &RdmaSettings, is_shared: bool, receiver: &mut Receiver) -> Self {
-        let from = |bytes| Self { read_from: bytes, write_from: bytes };
+        let from = |bytes| Self { read_from: bytes, write_from: bytes, registered_from: bytes };
         match settings.registration {
             Registration::Static if settings.dynamic_beyond => from(settings.buffer_bytes_max.saturating_add(1)),
             Registration::Static => Self::NEVER,
-            Registration::Dynamic => from(DIRECT_FROM_BYTES),
+            Registration::Dynamic => Self { registered_from: REGISTERED_FROM_BYTES, ..from(DIRECT_FROM_BYTES) },
             Registration::Auto if is_shared => Self::NEVER,
             Registration::Auto => {
                 static MEASURED: OnceLock<Crossover> = OnceLock::new();
-                *MEASURED.get_or_init(|| Costs::measure(receiver).map_or(Self::NEVER, |costs| costs.crossover()))
+                *MEASURED
+                    .get_or_init(|| Costs::measure(receiver).map_or(Self::REGISTERED_ONLY, |costs| costs.crossover()))
             }
         }
     }
@@ -91,7 +96,8 @@ impl Costs {
                 usize::MAX
             }
         };
-        Crossover { read_from: from(self.copy_out), write_from: from(self.copy_in) }
+        let (read_from, write_from) = (from(self.copy_out), from(self.copy_in));
+        Crossover { read_from, write_from, ..Crossover::REGISTERED_ONLY }
     }
 }
 
@@ -116,11 +122,11 @@ mod tests {
     #[test]
     fn the_lines_cross_where_both_cost_the_same() {
         // A copy of 100 us per MiB; a registration of 20 us whatever its length.
-        let Crossover { read_from, write_from } = costs(100e3, 20e3, 20e3);
+        let Crossover { read_from, write_from, .. } = costs(100e3, 20e3, 20e3);
         assert!(read_from.abs_diff(SAMPLE_BYTES / 5) < 2 && write_from.abs_diff(SAMPLE_BYTES / 10) < 2);
         assert_eq!(costs(100e3, 500.0, 500.0).read_from, FROM_BYTES_MIN, "next to nothing");
         assert_eq!(costs(100e3, 10e3, 150e3).read_from, usize::MAX, "pages cost more than bytes");
-        assert_eq!(costs(0.0, 10e3, 10e3), Crossover::NEVER);
+        assert_eq!(costs(0.0, 10e3, 10e3), Crossover::REGISTERED_ONLY);
     }
 
     #[test]
@@ -132,7 +138,8 @@ mod tests {
         };
         assert_eq!(of(Registration::Static, false, false, &mut receiver), Crossover::NEVER);
         assert_eq!(of(Registration::Static, true, false, &mut receiver).read_from, (16 << 20) + 1);
-        assert_eq!(of(Registration::Dynamic, false, true, &mut receiver).write_from, DIRECT_FROM_BYTES);
+        let dynamic = of(Registration::Dynamic, false, true, &mut receiver);
+        assert_eq!((dynamic.write_from, dynamic.registered_from), (DIRECT_FROM_BYTES, REGISTERED_FROM_BYTES));
         assert_eq!(of(Registration::Auto, false, true, &mut receiver), Crossover::NEVER);
         assert!(of(Registration::Auto, false, false, &mut receiver).read_from >= FROM_BYTES_MIN);
     }

@@ -67,9 +67,12 @@ impl Line {
 
     /// As [`Line::send`], of memory of a caller, which is shown to the server first if it is new.
     pub fn send_lent(&mut self, wire: Wire<'_>, request: &DataRequest, lent: &Lent) -> Result<()> {
-        let (address, key) = (lent.address(), lent.packed_key()?);
-        let number = self.number_of(wire, address, lent.bytes() as u64, &key)?;
-        self.send(wire, request, BulkDescriptor { address, key: number, memory_type: 0 })
+        if !lent.is_known() {
+            self.counters.registrations.fetch_add(1, Ordering::Relaxed);
+        }
+        let ((address, bytes), key) = (lent.registered(), lent.packed_key()?);
+        let number = self.number_of(wire, address, bytes as u64, &key)?;
+        self.send(wire, request, BulkDescriptor { address: lent.address(), key: number, memory_type: 0 })
     }
 
     /// Sends such a request, and waits for its reply.

@@ -12,7 +12,8 @@ pub enum Registration {
     Auto,
     /// A buffer of the connection, registered once; bytes are copied in and out.
     Static,
-    /// The caller's own memory, registered for the transfer; of requests below [`DIRECT_FROM_BYTES`] the connection's.
+    /// The caller's own memory, registered for the transfer; of requests below [`DIRECT_FROM_BYTES`], or
+    /// [`REGISTERED_FROM_BYTES`] where the program has registered it before, the connection's.
     Dynamic,
 }
 
@@ -29,6 +30,9 @@ pub enum Rpc {
 
 /// The caller's memory is registered for requests of so many bytes.
 pub const DIRECT_FROM_BYTES: usize = 1 << 20;
+/// The same where that costs nothing, since the program has registered it: below, a request's message costs more than
+/// the copy.
+pub const REGISTERED_FROM_BYTES: usize = 64 << 10;
 /// Most bytes of a connection's buffer, unless set otherwise.
 const BUFFER_BYTES_MAX: usize = 16 << 20;
 

@@ -17,7 +17,7 @@ weft_file_t opened(weft_t fs, const char *path, int flags)
 
 int main(int count, char **words)
 {
-    static const struct test *const all[] = {use_tests, closing_tests, refusal_tests, process_tests};
+    static const struct test *const all[] = {use_tests, closing_tests, refusal_tests, memory_tests, process_tests};
     if (count < 2)
         return 2;
     for (size_t list = 0; list < sizeof all / sizeof *all; list++) {

@@ -44,7 +44,7 @@ struct test {
     void (*run)(const char *file_system);
 };
 
-extern const struct test use_tests[], closing_tests[], refusal_tests[], process_tests[];
+extern const struct test use_tests[], closing_tests[], refusal_tests[], memory_tests[], process_tests[];
 
 weft_t connected(const char *file_system);
 weft_file_t opened(weft_t fs, const char *path, int flags);

@@ -16,7 +16,17 @@ connects anew. What was written is written back when a file is closed, and at th
 """
 
 from ._file import File
-from ._filesystem import DirEntry, FileSystem, Listing, Location, connect
-from ._native import __version__
+from ._filesystem import DirEntry, Directory, FileSystem, Listing, Location, connect
+from ._native import RegisteredMemory, __version__
 
-__all__ = ["DirEntry", "File", "FileSystem", "Listing", "Location", "__version__", "connect"]
+__all__ = [
+    "DirEntry",
+    "Directory",
+    "File",
+    "FileSystem",
+    "Listing",
+    "Location",
+    "RegisteredMemory",
+    "__version__",
+    "connect",
+]

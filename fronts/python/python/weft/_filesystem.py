@@ -248,6 +248,10 @@ class FileSystem(_native.FileSystem):
             raw.close()
             raise
 
+    def open_directory(self, path: StrOrBytesPath) -> Directory:
+        """Opens a directory, at which paths begin that have no ``/`` in front, whatever becomes of its name."""
+        return Directory(self, path)
+
     def import_handle(self, handle: bytes, *, hints: str = "") -> File:
         """Opens what another process has exported with ``File.export``, without a buffer. The position is one of its
         own. The file stays open for all as long as one of them has it open, whatever becomes of the first, or of its
@@ -410,6 +414,42 @@ class FileSystem(_native.FileSystem):
     def locate_many(self, paths: Iterable[StrOrBytesPath]) -> list[list[Location]]:
         """Where the bytes of files are. Many files are asked for at a time."""
         return [[Location(*piece) for piece in pieces] for pieces in self.locate_files(list(paths))]
+
+
+class Directory(FileSystem):
+    """A directory that is open: a file system in which paths without a ``/`` in front begin there. To close it leaves
+    the connection, and what was opened by it. Made by ``FileSystem.open_directory``."""
+
+    def __new__(cls, fs: FileSystem, path: StrOrBytesPath) -> Directory:
+        self = _native.FileSystem.__new__(cls, directory=(fs, path))
+        assert isinstance(self, Directory)
+        self._path = os.fsdecode(path)
+        return self
+
+    _path: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a directory that is open cannot be pickled: pickle the file system, and open it there")
+
+    def __repr__(self) -> str:
+        return f"<weft.Directory {self._path!r} of {self.name!r}{' closed' if self.closed else ''}>"
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def listdir(self, path: StrOrBytesPath = ".") -> list[str]:
+        """As ``os.listdir``, always of ``str``."""
+        return super().listdir(path)
+
+    def scandir(self, path: StrOrBytesPath = ".", *, with_stat: bool = False) -> Listing:
+        """As ``os.scandir``. With ``with_stat`` the attributes come with the names."""
+        return super().scandir(path, with_stat=with_stat)
+
+    def walk(
+        self, top: StrOrBytesPath = ".", topdown: bool = True, *, followlinks: bool = False
+    ) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As ``os.walk``, but a directory that cannot be read raises."""
+        return super().walk(top, topdown, followlinks=followlinks)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -51,6 +51,18 @@ class Listing:
     def read(self, count: int, with_stat: bool) -> list[tuple[str, int, int, os.stat_result | None]]: ...
     def split(self, parts: int) -> list[Listing]: ...
 
+@final
+class RegisteredMemory:
+    """Memory that is registered for RDMA until it is closed; a context manager. It keeps the object that lends it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+    def close(self) -> None:
+        """Ends the registration."""
+    def __enter__(self) -> RegisteredMemory: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 @disjoint_base
@@ -66,6 +78,7 @@ class FileSystem:
         soft: float | None = None,
         hard: bool = False,
         write_buffer: int | None = None,
+        directory: tuple[FileSystem, _Path] | None = None,
     ) -> FileSystem: ...
     @property
     def name(self) -> str:
@@ -77,6 +90,14 @@ class FileSystem:
         """Writes back what files have gathered, and disconnects. Files that are open fail from now on."""
     def open_file(self, path: _Path, flags: int, mode: int, hints: str) -> File: ...
     def import_file(self, handle: bytes, hints: str) -> File: ...
+    def register(self, memory: Buffer) -> RegisteredMemory:
+        """Registers memory for RDMA, which is used again and again: what any file reads into it or writes from it,
+        64 KiB or more at a time, is neither copied nor registered each time. Where nothing goes by RDMA it does nothing.
+        """
+    def counters(self) -> dict[str, int]:
+        """What was done since the file system was connected: ``metadata_calls``, ``data_requests``, and bytes by their
+        way: ``descriptor_read`` and ``descriptor_written`` (straight between a file on this machine and memory), the
+        same of ``unix``, ``tcp`` and ``rdma``; ``rdma_copied`` and ``rdma_registrations``."""
     def open_listing(self, path: _Path) -> Listing: ...
     def stat(self, path: _Path, *, follow_symlinks: bool = True) -> os.stat_result:
         """As ``os.stat``. ``st_dev`` tells file systems apart."""

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from ._file import _WHOLE, File
 from ._filesystem import DirEntry, FileSystem, StrOrBytesPath
 
-__all__ = ["AsyncFile", "AsyncFileSystem", "connect"]
+__all__ = ["AsyncDirectory", "AsyncFile", "AsyncFileSystem", "connect"]
 
 # Most calls of a file system in flight at a time.
 _DEPTH = 64
@@ -164,6 +164,10 @@ class AsyncFileSystem(_InThreads[FileSystem]):
         call = functools.partial(self.blocking.import_handle, handle, hints=hints)
         return AsyncFile(await self._run(call), self._pool)
 
+    async def open_directory(self, path: StrOrBytesPath) -> AsyncDirectory:
+        """As ``FileSystem.open_directory``."""
+        return AsyncDirectory(await self._run(functools.partial(self.blocking.open_directory, path)), self._pool)
+
     async def close(self) -> None:
         """Writes back, disconnects and ends the threads."""
         await self._run(self.blocking.close)
@@ -198,6 +202,8 @@ class AsyncFileSystem(_InThreads[FileSystem]):
     rename = _in_thread(FileSystem.rename)
     replace = _in_thread(FileSystem.replace)
     exchange = _in_thread(FileSystem.exchange)
+    register = _in_thread(FileSystem.register)
+    counters = _in_thread(FileSystem.counters)
     link = _in_thread(FileSystem.link)
     symlink = _in_thread(FileSystem.symlink)
     readlink = _in_thread(FileSystem.readlink)
@@ -208,3 +214,19 @@ class AsyncFileSystem(_InThreads[FileSystem]):
     removexattr = _in_thread(FileSystem.removexattr)
     locate = _in_thread(FileSystem.locate)
     locate_many = _in_thread(FileSystem.locate_many)
+
+
+class AsyncDirectory(AsyncFileSystem):
+    """A directory that is open, as ``weft.Directory``. Made by ``AsyncFileSystem.open_directory``."""
+
+    async def close(self) -> None:
+        """Closes the directory."""
+        await self._run(self.blocking.close)
+
+    async def listdir(self, path: StrOrBytesPath = ".") -> list[str]:
+        """As ``os.listdir``, always of ``str``."""
+        return await self._run(functools.partial(self.blocking.listdir, path))
+
+    async def scandir(self, path: StrOrBytesPath = ".", *, with_stat: bool = False) -> list[DirEntry]:
+        """The names of a directory."""
+        return await super().scandir(path, with_stat=with_stat)
