@@ -173,7 +173,7 @@ impl<S: Shell> GroupHandle<S> {
         };
         let operation = if append { DataOperation::Append } else { DataOperation::Write };
         let mut write = ObjectWrite::new((inode, objects.clone()), operation, false);
-        let written = io.write_past_pages(&mut write, bytes, offset, registration).await;
+        let written = io.write_past_pages(&mut write, &[(bytes, offset)], registration).await;
         let reply = written.map_err(|error| write_failed(error, append, write.may_have_landed))?;
         let offset = if append { reply.size - bytes.len() as u64 } else { offset };
         Ok(Written { offset, is_safe: true })
@@ -190,7 +190,7 @@ impl<S: Shell> GroupHandle<S> {
             Bytes::Split(split) if self.open.access.writes() && !self.open.append => {
                 return split.write_list(io, list, registration).await;
             }
-            Bytes::Objects(objects) if !self.open.append && registration.is_none() && list.len() > 1 => objects,
+            Bytes::Objects(objects) if !self.open.append => objects,
             Bytes::Objects(_) | Bytes::Split(_) => {
                 for (bytes, offset) in list {
                     self.write_at(io, bytes, *offset, registration).await?;
@@ -203,12 +203,7 @@ impl<S: Shell> GroupHandle<S> {
         }
         list.iter().try_for_each(|(bytes, offset)| end_of(*offset, bytes.len()).map(drop))?;
         let mut write = ObjectWrite::new((self.open.inode, objects.clone()), DataOperation::Write, false);
-        loop {
-            match io.write_list_together(&mut write, list).await {
-                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
-                result => return result.map(drop),
-            }
-        }
+        io.write_past_pages(&mut write, list, registration).await.map(drop)
     }
 
     /// Publishes writes to a split file. Writes to other files are at the servers already.

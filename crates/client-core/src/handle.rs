@@ -128,7 +128,7 @@ impl<S: Shell> Handle<S> {
     /// Writes all bytes at an offset (of an append handle: at the end). Errors of earlier buffered writes may show
     /// here.
     pub async fn write_at(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
-        self.write_from(io, bytes, offset, self.options.registration, false).await
+        self.write_from(io, &[(bytes, offset)], self.options.registration, false).await
     }
 
     /// As [`Handle::write_at`], with this registration for this write.
@@ -139,17 +139,15 @@ impl<S: Shell> Handle<S> {
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<Written> {
-        self.write_from(io, bytes, offset, registration, false).await
+        self.write_from(io, &[(bytes, offset)], registration, false).await
     }
 
-    /// Writes pieces, each its bytes and an offset, in their order. Those of a split file are published together.
+    /// Writes pieces, each its bytes and an offset, in their order, with several requests under way. Those of a split
+    /// file are published together.
     pub async fn write_list(&self, io: &Objects<S>, list: &[(&[u8], u64)]) -> Result<()> {
-        if list.len() > 1 && self.options.access.writes() && !self.options.append {
-            self.check_locks(&io.calls)?;
-            self.open.clear_set_id(io, &self.who).await?;
-            if self.open.write_list_of_split(io, list, &self.options).await? {
-                return Ok(());
-            }
+        let may_be_together = list.len() > 1 && self.options.access.writes() && !self.options.append;
+        if may_be_together && self.open.writes_together(io, &self.options).await? {
+            return self.write_from(io, list, self.options.registration, false).await.map(drop);
         }
         for (bytes, offset) in list {
             if !self.write_at_hand(io, bytes, *offset) {
@@ -161,28 +159,29 @@ impl<S: Shell> Handle<S> {
 
     /// As [`Handle::write_at`], of bytes that stay in pages of a kernel.
     pub async fn write_pages(&self, io: &Objects<S>, bytes: &[u8], offset: u64) -> Result<Written> {
-        self.write_from(io, bytes, offset, self.options.registration, true).await
+        self.write_from(io, &[(bytes, offset)], self.options.registration, true).await
     }
 
     async fn write_from(
         &self,
         io: &Objects<S>,
-        bytes: &[u8],
-        offset: u64,
+        list: &[(&[u8], u64)],
         registration: Option<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
         if !self.options.access.writes() {
             return Err(Error::BadHandle);
         }
-        if self.write_at_hand(io, bytes, offset) {
+        if let &[(bytes, offset)] = list
+            && self.write_at_hand(io, bytes, offset)
+        {
             return Ok(Written { offset, is_safe: false });
         }
         self.check_locks(&io.calls)?;
         self.open.clear_set_id(io, &self.who).await?;
         let options = OpenOptions { registration, ..self.options };
         let began = io.calls.session.id();
-        let result = self.open.write(io, bytes, offset, &options, pages).await;
+        let result = self.open.write(io, list, &options, pages).await;
         let result = self.open.with_cause(io, began, result).await;
         if result.is_err() {
             self.open.writer_is_told().await;

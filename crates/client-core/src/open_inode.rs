@@ -328,12 +328,12 @@ impl<S: Shell> OpenInode<S> {
         Ok(())
     }
 
-    /// A write; [`OpenInode::write`] makes it again when pages of other kernels are in its way.
+    /// A write of ranges, each its bytes and an offset; [`OpenInode::write`] makes it again when pages of other kernels
+    /// are in its way. Those of an append, and what may be gathered, are one.
     async fn write_once(
         &self,
         io: &Objects<S>,
-        bytes: &[u8],
-        offset: u64,
+        list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
@@ -345,7 +345,8 @@ impl<S: Shell> OpenInode<S> {
         if let Some(error) = state.known.error() {
             return Err(error.clone());
         }
-        if bytes.is_empty() {
+        let &(bytes, offset) = list.first().expect("a write is of one range at least");
+        if list.iter().all(|(bytes, _)| bytes.is_empty()) {
             // Nothing changes, not even the size.
             return Ok(Written { offset, is_safe: true });
         }
@@ -354,12 +355,17 @@ impl<S: Shell> OpenInode<S> {
             state.send_refused(io).await?;
         }
         if state.known.is_split() {
-            return self.write_split(io, state, (bytes, offset), options).await;
+            return self.write_split(io, state, list, options).await;
         }
         // A kernel may be writing the object beside us.
         let exclusive = state.known.is_exclusive() && state.kernel.is_none();
         let offset = if options.append && exclusive { state.known.size() } else { offset };
-        let end = end_of(offset, bytes.len())?;
+        let moved = [(bytes, offset)];
+        let list = if options.append { &moved[..] } else { list };
+        let mut end = 0;
+        for (bytes, offset) in list.iter().filter(|(bytes, _)| !bytes.is_empty()) {
+            end = end.max(end_of(*offset, bytes.len())?);
+        }
         let at_end = options.append && !exclusive;
         if at_end && state.known.is_striped() {
             // No storage server knows where the file ends.
@@ -368,14 +374,15 @@ impl<S: Shell> OpenInode<S> {
         state.ensure_object(io).await?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(io, true).await? {
-            if !options.direct && bytes.len() <= io.tuning.small_bytes && state.known.may_gather() {
+            let is_small = list.len() == 1 && bytes.len() <= io.tuning.small_bytes;
+            if !options.direct && is_small && state.known.may_gather() {
                 return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
             }
             state.send_refused(io).await?;
             let target = Target::File { file, call_bytes: state.call_bytes };
-            return self.write_in_flight(io, state, (bytes, offset, end), options, target).await;
+            return self.write_in_flight(io, state, (list, end), options, target).await;
         }
-        let is_small = state.is_small(io, bytes.len(), offset, options);
+        let is_small = list.len() == 1 && state.is_small(io, bytes.len(), offset, options);
         if exclusive && !options.direct && is_small && state.known.may_gather() {
             return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
         }
@@ -385,18 +392,18 @@ impl<S: Shell> OpenInode<S> {
             // The lease covers what a kernel keeps of it.
             let write = ObjectWrite::new((self.inode, state.objects()?), DataOperation::Write, false);
             let target = Target::Object { write, registration: options.registration };
-            return self.write_in_flight(io, state, (bytes, offset, end), options, target).await;
+            return self.write_in_flight(io, state, (list, end), options, target).await;
         }
         let operation = if at_end { DataOperation::Append } else { DataOperation::Write };
-        state.write_now(io, bytes, (operation, offset), options, pages).await
+        state.write_now(io, list, operation, options, pages).await
     }
 
-    /// Makes a write under an exclusive lease without the lock.
+    /// Makes a write under an exclusive lease without the lock. `end`: of the last range in the file.
     async fn write_in_flight(
         &self,
         io: &Objects<S>,
         mut state: Guard<'_, S>,
-        (bytes, offset, end): (&[u8], u64, u64),
+        (list, end): (&[(&[u8], u64)], u64),
         options: &OpenOptions<Registration<S>>,
         mut target: Target<S>,
     ) -> Result<Written> {
@@ -410,7 +417,7 @@ impl<S: Shell> OpenInode<S> {
         let session = state.known.session();
         drop(state);
         let flight = Flight(self);
-        let written = target.write(io, bytes, offset, options.direct).await;
+        let written = target.write(io, list, options.direct).await;
         let mut state = self.state.lock().await;
         state.in_flight -= 1;
         drop(flight);
@@ -438,7 +445,7 @@ impl<S: Shell> OpenInode<S> {
         if state.known.reports_object(options.direct) && !state.commit(io).await? {
             return Err(Error::NoObject);
         }
-        Ok(Written { offset, is_safe: options.direct })
+        Ok(Written { offset: list[0].1, is_safe: options.direct })
     }
 
     /// A recall to this session, with its stamp: from now on nothing is gathered or trusted, and no descriptor is used;

@@ -132,17 +132,34 @@ impl<S: Shell> Objects<S> {
         Ok(file)
     }
 
-    /// As [`Objects::write_object`], made again as it is for as long as pages are in its way: where an append goes is
+    /// As [`Objects::write_object`], of ranges, each its bytes and an offset.
+    pub(crate) async fn write_ranges(
+        &self,
+        write: &mut ObjectWrite,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> Result<DataReply> {
+        if list.len() > 1 && registration.is_none() {
+            return self.write_list_together(write, list).await;
+        }
+        let mut file = DataReply::default();
+        for (bytes, offset) in list {
+            let reply = self.write_object(write, bytes, *offset, registration).await?;
+            file = DataReply { size: file.size.max(reply.size), mtime: file.mtime.max(reply.mtime), ..reply };
+        }
+        Ok(file)
+    }
+
+    /// As [`Objects::write_ranges`], made again as it is for as long as pages are in its way: where an append goes is
     /// decided. They are of files that are closed, and dropping them waits for nobody.
     pub(crate) async fn write_past_pages(
         &self,
         write: &mut ObjectWrite,
-        bytes: &[u8],
-        offset: u64,
+        list: &[(&[u8], u64)],
         registration: Option<Registration<S>>,
     ) -> Result<DataReply> {
         loop {
-            match self.write_object(write, bytes, offset, registration).await {
+            match self.write_ranges(write, list, registration).await {
                 // Of an append that is several requests some may have landed: it is not made again.
                 Err(Error::PagesCached) if write.operation == DataOperation::Append && write.may_have_landed => {
                     return Err(Error::PagesCached);

@@ -13,38 +13,49 @@ use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::{AttributeChanges, Attributes, Credentials, Error, Result};
 
 impl<S: Shell> OpenInode<S> {
-    /// A write; `pages`: a kernel keeps the bytes in its pages. Returns when they are gathered (exclusive lease), in
-    /// the object's file, or at the server.
+    /// A write of ranges, each its bytes and an offset, one of an append; `pages`: a kernel keeps the bytes in its
+    /// pages. Returns when they are gathered (exclusive lease), in the object's file, or at the server.
     pub async fn write(
         &self,
         io: &Objects<S>,
-        bytes: &[u8],
-        offset: u64,
+        list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
+        let &[(bytes, offset)] = list else { return self.write_part(io, list, options, pages).await };
         // Of an append what has landed is not sent again with the rest: each part is a write of its own.
         let part_bytes = if options.append { BULK_BYTES_MAX as usize } else { bytes.len().max(1) };
         let mut parts = bytes.chunks(part_bytes);
-        let first = self.write_part(io, parts.next().unwrap_or_default(), offset, options, pages).await?;
+        let first = [(parts.next().unwrap_or_default(), offset)];
+        let first = self.write_part(io, &first, options, pages).await?;
         let mut is_safe = first.is_safe;
         for part in parts {
-            is_safe &= self.write_part(io, part, offset, options, pages).await?.is_safe;
+            is_safe &= self.write_part(io, &[(part, offset)], options, pages).await?.is_safe;
         }
         Ok(Written { is_safe, ..first })
+    }
+
+    /// Whether ranges are better written together than one after the other: they are not gathered.
+    pub(crate) async fn writes_together(
+        &self,
+        io: &Objects<S>,
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<bool> {
+        let mut state = self.lock(io).await?;
+        state.regain_to_write(io).await?;
+        Ok(options.direct || state.known.is_split() || !state.known.is_exclusive())
     }
 
     async fn write_part(
         &self,
         io: &Objects<S>,
-        bytes: &[u8],
-        offset: u64,
+        list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
         let mut is_again = false;
         loop {
-            match self.write_once(io, bytes, offset, options, pages).await {
+            match self.write_once(io, list, options, pages).await {
                 Err(Error::PagesCached) => io.calls.wait_for_pages().await,
                 Err(Error::NoObject | Error::CapabilityRejected) if !is_again => {
                     self.right_is_void().await;

@@ -179,12 +179,7 @@ impl<S: Shell> State<S> {
         bytes: &[u8],
     ) -> Result<DataReply> {
         let mut write = ObjectWrite::new((self.known.inode(), objects), DataOperation::Write, false);
-        loop {
-            match io.write_object(&mut write, bytes, offset, None).await {
-                Err(Error::PagesCached) => io.calls.wait_for_pages().await,
-                result => return result,
-            }
-        }
+        io.write_past_pages(&mut write, &[(bytes, offset)], None).await
     }
 
     /// Sends the run and waits for everything in flight.

@@ -3,7 +3,7 @@
 use super::{Flight, Guard, OpenInode, State, Written};
 use crate::objects::{Objects, Registration};
 use crate::open_options::OpenOptions;
-use crate::shell::{Monitor, Shell};
+use crate::shell::Shell;
 use crate::split::SplitFile;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,38 +28,17 @@ impl<S: Shell> OpenInode<S> {
         &self,
         io: &Objects<S>,
         state: Guard<'_, S>,
-        (bytes, offset): (&[u8], u64),
+        list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
     ) -> Result<Written> {
         let (split, flight) = self.begin_write(io, &state);
         drop(state);
-        let offset = split.write(io, bytes, offset, options.append, options.registration).await;
+        let offset = match list {
+            [(bytes, offset)] => split.write(io, bytes, *offset, options.append, options.registration).await,
+            list => split.write_list(io, list, options.registration).await.map(|()| list[0].1),
+        };
         self.changed();
         drop(flight);
         Ok(Written { offset: offset?, is_safe: true })
-    }
-
-    /// Writes pieces, each its bytes and an offset. `false`: the file is none that is split.
-    pub(crate) async fn write_list_of_split(
-        &self,
-        io: &Objects<S>,
-        list: &[(&[u8], u64)],
-        options: &OpenOptions<Registration<S>>,
-    ) -> Result<bool> {
-        let mut state = self.lock(io).await?;
-        if !state.known.is_split() {
-            return Ok(false);
-        }
-        while state.draining > 0 {
-            drop(self.state.wait(state).await);
-            state = self.lock(io).await?;
-        }
-        state.regain_to_write(io).await?;
-        let (split, flight) = self.begin_write(io, &state);
-        drop(state);
-        let written = split.write_list(io, list, options.registration).await;
-        self.changed();
-        drop(flight);
-        written.map(|()| true)
     }
 }

@@ -34,21 +34,18 @@ pub(super) enum Target<S: Shell> {
 }
 
 impl<S: Shell> Target<S> {
-    /// Returns the object's modification time, if it was told; for a direct write it is looked up.
-    pub async fn write(
-        &mut self,
-        io: &Objects<S>,
-        bytes: &[u8],
-        offset: u64,
-        direct: bool,
-    ) -> Result<Option<Timestamp>> {
+    /// Writes ranges, each its bytes and an offset. Returns the object's modification time, if it was told; for a
+    /// direct write it is looked up.
+    pub async fn write(&mut self, io: &Objects<S>, list: &[(&[u8], u64)], direct: bool) -> Result<Option<Timestamp>> {
         match self {
             Self::File { file, call_bytes } => {
-                io.calls.shell.write_file(file, bytes, offset, *call_bytes).await?;
+                for (bytes, offset) in list {
+                    io.calls.shell.write_file(file, bytes, *offset, *call_bytes).await?;
+                }
                 if direct { io.calls.shell.stat_file(file).map(|(_, mtime)| Some(mtime)) } else { Ok(None) }
             }
             Self::Object { write, registration } => {
-                io.write_past_pages(write, bytes, offset, *registration).await.map(|reply| Some(reply.mtime))
+                io.write_past_pages(write, list, *registration).await.map(|reply| Some(reply.mtime))
             }
         }
     }
@@ -140,13 +137,13 @@ impl<S: Shell> State<S> {
         }
     }
 
-    /// A write that is at the server when this returns, while others may write too. `Append` takes the end of the
-    /// object for that of the file: the shard has to have given the object the file's size before.
+    /// A write of ranges that is at the server when this returns, while others may write too. `Append` takes the end of
+    /// the object for that of the file: the shard has to have given the object the file's size before.
     pub async fn write_now(
         &mut self,
         io: &Objects<S>,
-        bytes: &[u8],
-        (operation, offset): (DataOperation, u64),
+        list: &[(&[u8], u64)],
+        operation: DataOperation,
         options: &OpenOptions<Registration<S>>,
         pages: bool,
     ) -> Result<Written> {
@@ -157,7 +154,7 @@ impl<S: Shell> State<S> {
                 self.publish_objects(io).await?;
             }
             let mut write = ObjectWrite::new((self.known.inode(), self.objects()?), operation, pages);
-            let written = io.write_object(&mut write, bytes, offset, options.registration).await;
+            let written = io.write_ranges(&mut write, list, options.registration).await;
             match written.map_err(|error| write_failed(error, options.append, write.may_have_landed)) {
                 Ok(reply) => {
                     self.hold(io).await?;
@@ -171,6 +168,7 @@ impl<S: Shell> State<S> {
                     if !self.known.reports_object(options.direct)
                         || self.commit(io).await.inspect_err(|_| self.write_not_reported(io))?
                     {
+                        let (bytes, offset) = list[0];
                         let offset = if at_end { reply.size - bytes.len() as u64 } else { offset };
                         return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });
                     }
