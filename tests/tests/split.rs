@@ -15,6 +15,7 @@ with_each_store! {
     what_is_removed_or_cut_takes_no_space,
     a_member_that_dies_takes_only_what_it_had_not_published,
     appends_of_several_clients_do_not_mix,
+    parts_on_this_machine_are_read_by_their_files,
 }
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -240,4 +241,40 @@ fn appends_of_several_clients_do_not_mix(stored: Stored) {
         let writer = (0..3).find(is_of).unwrap_or_else(|| panic!("something else at {at}"));
         (at, next[writer]) = (at + 100 + writer, next[writer] + 1);
     }
+}
+
+/// Whoever reads a part, its writer anew or another client, asks its node for the file once, where the store has files.
+fn parts_on_this_machine_are_read_by_their_files(stored: Stored) {
+    const BYTES: usize = 100_000;
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..2).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    for (writer, client) in clients.iter().enumerate() {
+        open(client, "f", BOTH).write_at(&pattern(BYTES, writer), (writer * BYTES) as u64).unwrap();
+    }
+    let expected = [pattern(BYTES, 0), pattern(BYTES, 1)].concat();
+    for client in &clients {
+        let file = open(client, "f", OpenOptions::READ);
+        let before = client.counters();
+        for _ in 0..3 {
+            assert!(read(&file, 0, 2 * BYTES) == expected);
+        }
+        let after = client.counters();
+        let by_files = after.descriptor_read_bytes - before.descriptor_read_bytes;
+        match stored {
+            Stored::Files => {
+                assert_eq!(by_files, 6 * BYTES as u64);
+                assert_eq!(after.data_requests - before.data_requests, 2, "one for each part");
+            }
+            Stored::Regions => assert_eq!(by_files, 0),
+        }
+    }
+    // The file is cut and written again: nothing of before is read.
+    let file = open(&clients[0], "f", BOTH);
+    let reader = open(&clients[1], "f", OpenOptions::READ);
+    assert!(read(&reader, 0, 2 * BYTES) == expected);
+    file.truncate(0).unwrap();
+    assert!(read(&reader, 0, 2 * BYTES).is_empty());
+    file.write_at(&pattern(BYTES, 7), 50).unwrap();
+    assert!(read(&reader, 0, 2 * BYTES) == [vec![0; 50], pattern(BYTES, 7)].concat());
 }

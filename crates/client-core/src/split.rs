@@ -36,6 +36,8 @@ const RIGHTS_MS: u64 = CAPABILITY_TERM_SECONDS as u64 * 500;
 /// As many unpublished patterns are published without being asked to: a fraction of what one message may have, so that
 /// what fails can be told again with more.
 const UNPUBLISHED_MAX: usize = SPLIT_PATTERNS_MAX / 2;
+/// Most parts of which a descriptor is kept to read them by.
+const FILES_MAX: usize = 64;
 /// How often a read is made again that finds rights void or parts gone.
 const ATTEMPTS: usize = 3;
 
@@ -73,6 +75,8 @@ struct State<S: Shell> {
     error: Option<Error>,
     index: SplitIndex<ObjectId>,
     rights: BTreeMap<ObjectId, Capability>,
+    /// Files of parts on this machine; `None`: the node passes none.
+    files: BTreeMap<ObjectId, Option<Arc<S::Descriptor>>>,
     /// As of which publication; `None`: nothing is known.
     epoch: Option<u64>,
     size: u64,
@@ -140,7 +144,9 @@ impl<S: Shell> State<S> {
     }
 
     fn forget(&mut self) {
-        (self.index, self.rights, self.epoch, self.is_fresh) = (SplitIndex::default(), BTreeMap::new(), None, false);
+        (self.index, self.epoch, self.is_fresh) = (SplitIndex::default(), None, false);
+        self.rights.clear();
+        self.files.clear();
     }
 
     /// The shard has answered a publication. If nobody else has published meanwhile, all is known.
@@ -169,7 +175,9 @@ impl<S: Shell> State<S> {
             let own = own.filter(is_own);
             let told = |object| self.rights.get(&object).map(|capability| Held { object, capability: *capability });
             let held = own.map(|own| own.held).or_else(|| piece.part.and_then(told));
-            Source { piece, held, file: own.and_then(|own| own.file.as_ref()).map(|(file, _)| Arc::clone(file)) }
+            let own_file = own.and_then(|own| own.file.as_ref()).map(|(file, _)| file);
+            let other = || held.and_then(|held| self.files.get(&held.object)?.as_ref());
+            Source { piece, held, file: own_file.or_else(other).map(Arc::clone) }
         };
         (bytes, pieces.map(source).collect())
     }
@@ -190,6 +198,7 @@ impl<S: Shell> SplitFile<S> {
             error: None,
             index: SplitIndex::default(),
             rights: BTreeMap::new(),
+            files: BTreeMap::new(),
             epoch: None,
             size: 0,
             told_ms: 0,
@@ -214,7 +223,12 @@ impl<S: Shell> SplitFile<S> {
             let (bytes, sources) = {
                 let mut state = self.state.lock().await;
                 self.refresh(io, &mut state).await?;
-                state.sources(offset, buffer.len())
+                let (bytes, sources) = state.sources(offset, buffer.len());
+                if self.ask_files(io, &mut state, &sources).await {
+                    state.sources(offset, buffer.len())
+                } else {
+                    (bytes, sources)
+                }
             };
             match self.read_sources(io, &sources, &mut buffer[..bytes], offset, registration).await {
                 Ok(()) => return Ok(bytes),
@@ -227,6 +241,21 @@ impl<S: Shell> SplitFile<S> {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Asks for the files of parts on this machine, so that they are read without their nodes. Returns whether there is
+    /// one more.
+    async fn ask_files(&self, io: &Objects<S>, state: &mut State<S>, sources: &[Source<S>]) -> bool {
+        let mut has_more = false;
+        for held in sources.iter().filter(|source| source.file.is_none()).filter_map(|source| source.held) {
+            if state.files.contains_key(&held.object) || state.files.len() >= FILES_MAX {
+                continue;
+            }
+            let passed = io.ask_descriptor(self.inode, held, false).await;
+            has_more |= passed.is_some();
+            state.files.insert(held.object, passed.map(|(file, _)| Arc::new(file)));
+        }
+        has_more
     }
 
     async fn read_sources(
