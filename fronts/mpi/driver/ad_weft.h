@@ -36,12 +36,19 @@ struct ad_weft_connection {
 struct ad_weft_file {
     struct ad_weft_connection *connection;
     weft_file_t file;
-    int is_split; /* each rank has a part, and publishes what it writes there */
+    int is_split;    /* each rank has a part, and publishes what it writes there */
+    int has_written; /* since the last collective read of a split file */
 };
 
 static inline struct ad_weft_file *ad_weft_file(ADIO_File fd)
 {
     return fd->fs_ptr;
+}
+
+static inline void ad_weft_wrote(ADIO_File fd)
+{
+    fd->dirty_write = 1;
+    ad_weft_file(fd)->has_written = 1;
 }
 
 /* ---- error.c ---- */

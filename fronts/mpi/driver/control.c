@@ -46,7 +46,7 @@ static int preallocate(ADIO_File fd, ADIO_Offset size)
     ADIOI_Free(zeros);
     if (written < 0)
         return (int)written;
-    fd->dirty_write = 1;
+    ad_weft_wrote(fd);
     return 0;
 }
 

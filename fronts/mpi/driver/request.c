@@ -166,7 +166,7 @@ static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part
         return error;
     }
     if (is_write)
-        fd->dirty_write = 1;
+        ad_weft_wrote(fd);
     return 0;
 }
 

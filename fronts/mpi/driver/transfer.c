@@ -83,7 +83,7 @@ static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatyp
         return;
     }
     if (is_write)
-        fd->dirty_write = 1;
+        ad_weft_wrote(fd);
     if (file_ptr_type == ADIO_INDIVIDUAL)
         fd->fp_ind += moved;
     MPIR_Status_set_bytes(status, datatype, moved);
@@ -141,7 +141,7 @@ static void strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_
         return;
     }
     if (is_write && moved > 0)
-        fd->dirty_write = 1;
+        ad_weft_wrote(fd);
     MPIR_Status_set_bytes(status, datatype, moved);
     *error_code = MPI_SUCCESS;
 }
@@ -170,14 +170,23 @@ void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatyp
     strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }
 
-/* A collective read sees what the ranks have written before, as it does in other layouts. */
-static void read_published(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
-                           ADIO_Offset offset, ADIO_Status *status, int *error_code)
+/* Has a collective read see what the ranks have written before, as it does in other layouts. Returns 0 or -errno. */
+static int share_writes(ADIO_File fd)
 {
-    int error = ad_weft_publish(fd);
-    MPI_Barrier(fd->comm);
-    if (error == 0)
-        error = ad_weft_publish(fd);
+    struct ad_weft_file *open = ad_weft_file(fd);
+    int written = open->has_written, any;
+    if (fd->access_mode & ADIO_RDONLY)
+        return 0;
+    int error = written ? ad_weft_publish(fd) : 0;
+    MPI_Allreduce(&written, &any, 1, MPI_INT, MPI_MAX, fd->comm);
+    open->has_written = 0;
+    return error == 0 && any ? ad_weft_publish(fd) : error;
+}
+
+static void read_shared(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                        ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    int error = share_writes(fd);
     if (error < 0)
         *error_code = ad_weft_error("ad_weft_read_strided_coll", fd->filename, error, NULL);
     else
@@ -188,7 +197,7 @@ void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype 
                                ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
     if (ad_weft_file(fd)->is_split)
-        read_published(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+        read_shared(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
     else
         ADIOI_GEN_ReadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }
