@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""MPI-IO on split files beside a file of each rank in memory: IOR's patterns N-1 segmented, N-1 strided and N-N, as in "Design
+of Locality-aware MPI-IO for Scalable Shared File Write Performance" (Sugihara and Tatebe, 2020).
+
+    make build mpi && bench/mpi_io.py --binaries target/release [--out DIR]
+
+writes DIR/mpi-io.md, and pictures where Python has matplotlib (Debian: python3-matplotlib). It starts a file system with as
+many nodes as ranks on this machine, in memory, and ends it. The limit is one file of each rank in the same tmpfs, written and
+read by pwrite and pread of the same processes, in the same round (bench/mpi/ior.c). With root or fuse3 stock ROMIO on a mount of
+the same file system is beside it; --peer LABEL=DIR adds stock ROMIO in a directory of another one. Needs mpich.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "suite"))
+import machine  # noqa: E402  (the suite is no package)
+from table import ratio, table  # noqa: E402
+
+NAME = "mpi-bench"
+KIB, MIB = 1 << 10, 1 << 20
+# Bytes of a transfer, and of a rank.
+SIZES = {4 * KIB: 8 * MIB, 47_008: 47_008 * 1024, MIB: 64 * MIB, 8 * MIB: 128 * MIB}
+QUICK = {47_008: 47_008 * 256, MIB: 32 * MIB}
+OPERATIONS = ("write", "rewrite", "read")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--binaries", type=pathlib.Path, default=pathlib.Path("target/release"))
+    parser.add_argument("--driver", type=pathlib.Path, help="libweft-romio.so (default: beside the binaries, in ../mpi)")
+    parser.add_argument("--out", type=pathlib.Path, help="directory for tables and pictures (default: they are printed only)")
+    parser.add_argument("--place", type=pathlib.Path, default=pathlib.Path("/dev/shm"), help="a tmpfs (default %(default)s)")
+    parser.add_argument("--store", choices=["directory", "region", "memory"], default="directory",
+                        help="what nodes store in (default %(default)s)")
+    parser.add_argument("--ranks", default="1,2,4,8", help="default %(default)s")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--peer", action="append", default=[], metavar="LABEL=DIR", help="stock ROMIO in this directory")
+    parser.add_argument("--quick", action="store_true", help="two sizes, fewer bytes")
+    options = parser.parse_args()
+    options.driver = options.driver or options.binaries.parent / "mpi/libweft-romio.so"
+    options.ranks = [int(count) for count in options.ranks.split(",")]
+    return options
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Bench:
+    """A file system for so many ranks."""
+
+    def __init__(self, options, ranks, place, program):
+        self.options, self.ranks, self.place, self.program = options, ranks, place, program
+        self.weft_command = str(options.binaries.resolve() / "weft")
+        self.mount = None
+
+    def weft(self, *words):
+        done = subprocess.run([self.weft_command, *map(str, words)], capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"weft {' '.join(map(str, words))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def __enter__(self):
+        store = {"directory": f"{self.place}/store", "region": f"file:{self.place}/store:2GiB", "memory": "memory:4GiB"}
+        self.weft("up", NAME, "--nodes", self.ranks, "--store", store[self.options.store])
+        try:
+            self.weft("mkdir", "--split", f"{NAME}:/split")
+            self.weft("mkdir", f"{NAME}:/striped")
+            if self.ranks > 1:
+                self.weft("layout", "--width", self.ranks, f"{NAME}:/striped")
+            point = self.place / "mount"
+            point.mkdir(exist_ok=True)
+            with contextlib.suppress(SystemExit):
+                self.weft("mount", NAME, point)
+                self.mount = point
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        if self.mount:
+            self.weft("umount", self.mount)
+        self.weft("down", "--force", NAME)
+
+    def targets(self, collective):
+        """Each its options and its path."""
+        more = ",collective" if collective else ""
+        found = {
+            "limit": f"posix:{self.place}/limit",
+            "N-N": f"own:weft:{NAME}:/whole",
+            "split": f"mpi,segmented{more}:weft:{NAME}:/split/segmented",
+            "split strided": f"mpi,strided{more}:weft:{NAME}:/split/strided",
+            "striped": f"mpi,segmented{more}:weft:{NAME}:/striped/segmented",
+            "striped strided": f"mpi,strided{more}:weft:{NAME}:/striped/strided",
+        }
+        if self.mount:
+            found["stock striped"] = f"mpi,segmented{more}:ufs:{self.mount}/striped/stock"
+        for peer in self.options.peer:
+            label, directory = peer.split("=", 1)
+            found[label] = f"mpi,segmented{more}:ufs:{directory}/weft-mpi-bench"
+        return found
+
+    def run(self, transfer, size, collective):
+        """Seconds by target and operation: a list of rounds, each the whole, the open and the transfers."""
+        targets = [f"{label}={target}" for label, target in self.targets(collective).items()]
+        say(f"{self.ranks} ranks, transfers of {transfer} bytes{', collective' if collective else ''}")
+        words = [self.weft_command, "mpiexec", "--driver", str(self.options.driver), "-n", str(self.ranks), str(self.program),
+                 str(self.options.rounds), str(transfer), str(size), *targets]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=3600, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
+        found = {}
+        for row in map(json.loads, done.stdout.splitlines()):
+            found.setdefault((row["target"], row["operation"]), []).append(row)
+        return found
+
+
+def figures(found, label, operation, field):
+    """Bytes per second of each round: while bytes are transferred, or from open to close."""
+    return [row["bytes"] / row[field] for row in found[label, operation]]
+
+
+def against_limit(found, label, operation):
+    limit = figures(found, "limit", operation, "transfers")
+    own = figures(found, label, operation, "transfers")
+    ratios = sorted(a / b for a, b in zip(own, limit, strict=True))
+    return statistics.median(ratios), ratios[0], ratios[-1]
+
+
+def size_of(transfer):
+    if transfer % KIB:
+        return f"{transfer} B"
+    return f"{transfer // MIB} MiB" if transfer >= MIB else f"{transfer // KIB} KiB"
+
+
+def rates(cells, operation):
+    labels = list(dict.fromkeys(label for found in cells.values() for label, _ in found if label != "limit"))
+    lines = []
+    for (ranks, transfer, collective), found in cells.items():
+        limit = statistics.median(figures(found, "limit", operation, "transfers"))
+        cell = [ranks, size_of(transfer), "collective" if collective else "independent", f"{limit / 1e9:.2f}"]
+        for label in labels:
+            if (label, operation) in found:
+                median, low, high = against_limit(found, label, operation)
+                cell.append(f"{median:.2f} ({low:.2f}-{high:.2f})")
+            else:
+                cell.append(None)
+        lines.append(cell)
+    return table([">ranks", ">transfer", "calls", ">limit, GB/s", *(f">{label}" for label in labels)], lines)
+
+
+def opens(cells):
+    """Milliseconds of a collective open, and of what comes after the last transfer until all have closed."""
+    lines = []
+    for (ranks, transfer, collective), found in cells.items():
+        if collective or transfer != MIB:
+            continue
+        for label in ("split", "striped", "stock striped", "N-N"):
+            rows = found.get((label, "rewrite"))
+            if rows:
+                open_ms = statistics.median(row["open"] for row in rows) * 1e3
+                close_ms = statistics.median(row["seconds"] - row["open"] - row["transfers"] for row in rows) * 1e3
+                lines.append([ranks, label, f"{open_ms:.1f}", f"{max(close_ms, 0):.1f}"])
+    return table([">ranks", "target", ">open, ms", ">close, ms"], lines)
+
+
+def goals(cells):
+    """What split files are to reach."""
+    lines = []
+    for (ranks, transfer, collective), found in cells.items():
+        name = f"{ranks} ranks, {size_of(transfer)}, {'collective' if collective else 'independent'}"
+        for operation in OPERATIONS:
+            if transfer >= MIB:
+                median, _, high = against_limit(found, "split", operation)
+                lines.append([name, operation, "split, of the limit", ">= 0.85", ratio(median), verdict(median, high, 0.85)])
+            pairs = [("split", "N-N", 1.0)] if transfer >= MIB else []
+            pairs += [("split strided", "split", 0.75)] if transfer == 47_008 else []
+            for of, to, goal in pairs:
+                paired = zip(figures(found, of, operation, "transfers"), figures(found, to, operation, "transfers"), strict=True)
+                ratios = sorted(a / b for a, b in paired)
+                median = statistics.median(ratios)
+                lines.append([name, operation, f"{of}, of {to}", f">= {goal}", ratio(median), verdict(median, ratios[-1], goal)])
+    met = sum(line[-1] == "yes" for line in lines)
+    return table(["", "operation", "what", ">goal", ">median", "met"], lines) + f"\nGoals met: {met} of {len(lines)}.\n"
+
+
+def verdict(median, high, goal):
+    return "yes" if median >= goal else "**no**, within the spread" if high >= goal else "**no**"
+
+
+def picture(cells, place):
+    """Ratios to the limit over the size of transfers, for the most ranks."""
+    try:
+        import matplotlib  # noqa: PLC0415  (not everybody has it)
+    except ImportError:
+        say("no pictures: matplotlib is not here (Debian: python3-matplotlib)")
+        return ""
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    most = max(ranks for ranks, _, _ in cells)
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
+    for axis, operation in zip(axes, OPERATIONS, strict=True):
+        chosen = {key: found for key, found in cells.items() if key[0] == most and not key[2]}
+        for label in dict.fromkeys(label for found in chosen.values() for label, _ in found if label != "limit"):
+            points = [(size_of(key[1]), *against_limit(found, label, operation)) for key, found in chosen.items()]
+            x, median, low, high = zip(*points, strict=True)
+            errors = [[m - l for m, l in zip(median, low, strict=True)], [h - m for m, h in zip(median, high, strict=True)]]
+            axis.errorbar(x, median, yerr=errors, marker="o", capsize=3, label=label)
+        axis.axhline(1, color="grey", linewidth=0.8)
+        axis.set(title=operation, xlabel="bytes of a transfer")
+    axes[0].set_ylabel("rate, of a file per rank in a tmpfs")
+    axes[0].legend(fontsize="small")
+    figure.suptitle(f"{most} ranks, independent calls")
+    figure.tight_layout()
+    figure.savefig(place / "mpi-io.svg")
+    return "![rates over the size of transfers](mpi-io.svg)\n\n"
+
+
+def main():
+    options = arguments()
+    begun = datetime.datetime.now()
+    cells = {}
+    text = [machine.heading(begun, options, f"all data is on {options.place}, stores: {options.store}")]
+    with tempfile.TemporaryDirectory(prefix="weft-mpi-", dir=options.place) as directory:
+        place = pathlib.Path(directory)
+        program = place / "ior"
+        compiler = shutil.which("mpicc.mpich") or "mpicc"
+        subprocess.run([compiler, "-std=gnu11", "-O2", "-o", str(program), str(HERE / "mpi/ior.c")], check=True)
+        for ranks in options.ranks:
+            with Bench(options, ranks, place, program) as bench:
+                for transfer, size in (QUICK if options.quick else SIZES).items():
+                    for collective in (False, True):
+                        cells[ranks, transfer, collective] = bench.run(transfer, size, collective)
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        text.append(picture(cells, options.out))
+    for operation in OPERATIONS:
+        text.append(f"## {operation}: ratios to the limit, median (lowest-highest)\n\n{rates(cells, operation)}")
+    text.append(f"## Goals\n\n{goals(cells)}")
+    text.append(f"## Open and close, transfers of 1 MiB, medians\n\n{opens(cells)}")
+    text.append(machine.ending(begun))
+    print("\n".join(text))
+    if options.out:
+        (options.out / "mpi-io.md").write_text("\n".join(text))
+    return 0
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main())
