@@ -46,10 +46,12 @@ def arguments():
     parser.add_argument("--ranks", default="1,2,4,8", help="default %(default)s")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peer", action="append", default=[], metavar="LABEL=DIR", help="stock ROMIO in this directory")
+    parser.add_argument("--scale", default="1,2,4,8,16", help="ranks for which messages are counted (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="two sizes, fewer bytes")
     options = parser.parse_args()
     options.driver = options.driver or options.binaries.parent / "mpi/libweft-romio.so"
     options.ranks = [int(count) for count in options.ranks.split(",")]
+    options.scale = [int(count) for count in options.scale.split(",") if count]
     return options
 
 
@@ -112,12 +114,20 @@ class Bench:
             found[label] = f"mpi,segmented{more}:ufs:{directory}/weft-mpi-bench"
         return found
 
-    def run(self, transfer, size, collective):
+    def counted(self):
+        """Calls of shards, and bytes that came to nodes and went from them by sockets."""
+        nodes = json.loads(self.weft("status", "--json", NAME))["file_systems"][0]["nodes"]
+        calls = sum(shard["calls"] for node in nodes for shard in node["shards"])
+        by_sockets = sum(count for node in nodes for name, count in node["counters"].items() if name.endswith("_bytes"))
+        return calls, by_sockets
+
+    def run(self, transfer, size, collective, only=None, rounds=None):
         """Seconds by target and operation: a list of rounds, each the whole, the open and the transfers."""
-        targets = [f"{label}={target}" for label, target in self.targets(collective).items()]
+        found = self.targets(collective)
+        targets = [f"{label}={target}" for label, target in found.items() if only in (None, label)]
         say(f"{self.ranks} ranks, transfers of {transfer} bytes{', collective' if collective else ''}")
         words = [self.weft_command, "mpiexec", "--driver", str(self.options.driver), "-n", str(self.ranks), str(self.program),
-                 str(self.options.rounds), str(transfer), str(size), *targets]
+                 str(rounds or self.options.rounds), str(transfer), str(size), *targets]
         done = subprocess.run(words, capture_output=True, text=True, timeout=3600, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
@@ -196,6 +206,20 @@ def goals(cells):
     return table(["", "operation", "what", ">goal", ">median", "met"], lines) + f"\nGoals met: {met} of {len(lines)}.\n"
 
 
+def scale(options, place, program):
+    """Messages for more and more ranks: each writes 64 pieces of 47,008 bytes in turn with the others, writes them once
+    more and reads them back."""
+    lines = []
+    for ranks in options.scale:
+        with Bench(options, ranks, place, program) as bench:
+            bench.run(47_008, 47_008 * 64, collective=False, only="split strided", rounds=1)
+            before = bench.counted()
+            bench.run(47_008, 47_008 * 64, collective=False, only="split strided", rounds=1)
+            calls, by_sockets = (after - earlier for after, earlier in zip(bench.counted(), before, strict=True))
+            lines.append([ranks, calls, f"{calls / ranks:.1f}", by_sockets])
+    return table([">ranks", ">calls of metadata", ">per rank", ">bytes of data by sockets"], lines)
+
+
 def verdict(median, high, goal):
     return "yes" if median >= goal else "**no**, within the spread" if high >= goal else "**no**"
 
@@ -244,6 +268,7 @@ def main():
                 for transfer, size in (QUICK if options.quick else SIZES).items():
                     for collective in (False, True):
                         cells[ranks, transfer, collective] = bench.run(transfer, size, collective)
+        counts = scale(options, place, program)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         text.append(picture(cells, options.out))
@@ -251,6 +276,9 @@ def main():
         text.append(f"## {operation}: ratios to the limit, median (lowest-highest)\n\n{rates(cells, operation)}")
     text.append(f"## Goals\n\n{goals(cells)}")
     text.append(f"## Open and close, transfers of 1 MiB, medians\n\n{opens(cells)}")
+    if options.scale:
+        text.append("## Messages, counted\n\nOf three opens, two writes, a read and three closes of one file, and of the program's "
+                    f"start and end.\n\n{counts}")
     text.append(machine.ending(begun))
     print("\n".join(text))
     if options.out:
