@@ -14,7 +14,7 @@
 //! client may make these calls again (`repeats.rs`).
 
 use super::leases::Holder;
-use super::park::{Wait, Work};
+use super::park::{Parked, Wait, Work};
 use super::storage::Recovery;
 use super::{Effect, Fences, Shard};
 use crate::back::Command;
@@ -154,18 +154,31 @@ impl<K: KeyValue> Shard<K> {
         let is_of = |work: &Work| matches!(work, Work::Call(call) if call.session() == session);
         let works = self.parking.iter().filter(|(_, parked)| is_of(&parked.work));
         // What a storage server or another shard may have done already is carried through.
-        let idle = works.filter(|(_, parked)| !matches!(parked.wait, Wait::Storage | Wait::Peer(_)));
-        let numbers: Vec<u64> = idle.map(|(number, _)| number).collect();
+        let is_begun = |number: u64, parked: &Parked| {
+            matches!(parked.wait, Wait::Storage | Wait::Peer(_)) || self.has_cut(number, &parked.work)
+        };
+        let numbers: Vec<u64> = works.filter(|(number, it)| !is_begun(*number, it)).map(|(number, _)| number).collect();
         for number in numbers {
             if let Some(parked) = self.parking.take(number)
                 && let Work::Call(call) = parked.work
             {
-                // It may have cut a file before it had to wait for something else.
+                // It may have cut a file that is gone by now.
                 self.end_cuts(number);
                 self.reply(call.token, Err(Error::SessionEnded), out);
                 self.wake(Wait::Repeated(call.origin));
             }
         }
+    }
+
+    /// Whether this work has cut a file that is still there, and waits for something else. The call that repeats it must
+    /// not cut the file again: others may have written to it since.
+    fn has_cut(&self, number: u64, work: &Work) -> bool {
+        let Work::Call(call) = work else { return false };
+        call.asked.is_some_and(|(inode, object)| {
+            self.cuts.get(&inode) == Some(&number)
+                && matches!(call.told(inode, object), Some(Ok(_)))
+                && self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(object))
+        })
     }
 
     /// Returns whether a file has this object, which the session has made at a storage server that has no connection of

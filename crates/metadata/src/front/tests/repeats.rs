@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use crate::front::Event;
+use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::shard::*;
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::*;
@@ -147,6 +148,55 @@ fn a_file_is_cut_once() {
     world.storage_answers(asked, 0, 5);
     let opened = world.done(repeated);
     assert!(matches!(opened, ShardAnswer::Opened { created: false, capability: Some(_), .. }), "{opened:?}");
+    assert_eq!(world.storage, [], "nothing is cut again");
+}
+
+#[test]
+fn a_refused_session_is_not_told_of_an_open_that_is_carried_through() {
+    let mut world = World::new();
+    let (inode, other) = (world.file("f", 1), world.file("g", 2));
+    world.ok(B, open_direct(inode, Access::ReadWrite));
+    world.ok(A, stat(other));
+    let cut = send(&mut world, A, open_at_cut("f"));
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, _) = world.asked_storage();
+    // It answers no recall, and is refused before its term is over.
+    world.call(B, chmod(other, 0o600));
+    world.pass(SESSION_TERM_MS - 1000, &[A, B]);
+    world.pass(1500, &[A, B]);
+    assert!(world.shard.refuses(A));
+    world.storage_answers(asked, 0, 5);
+    assert_eq!(world.result(cut), Some(Err(Error::SessionEnded)), "it would write by a right that nobody fences");
+    assert!(!world.shard.merely_open(A).contains(&inode));
+    let opened = again(&mut world, open_at_cut("f"));
+    assert!(grants(&world.done(opened)).contains(Grants::OPEN));
+    assert!(world.shard.merely_open(NEXT).contains(&inode));
+    assert_eq!(world.storage, [], "nothing is cut again");
+}
+
+#[test]
+fn a_file_that_is_cut_is_not_cut_again_when_its_open_waits_for_something_else() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    world.ok(B, open_direct(inode, Access::ReadWrite));
+    let opened = world.call(C, open_direct(inode, Access::ReadWrite));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(opened);
+    let cut = send(&mut world, A, open_at_cut("f"));
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, _) = world.asked_storage();
+    // Bytes of B may still land when the object has been cut.
+    world.keeps_fences = true;
+    world.event(Event::Lost { session: B });
+    world.storage_answers(asked, 0, 5);
+    assert_eq!(world.result(cut), None, "it waits for the fence");
+    world.event(Event::Lost { session: A });
+    let repeated = again(&mut world, open_at_cut("f"));
+    assert_eq!((world.result(repeated), world.storage.len()), (None, 0), "C may have written since");
+    world.confirm_fences();
+    let (_, _, recover) = world.storage.remove(0);
+    assert!(matches!(recover, StorageRequest::Stat { .. }), "{recover:?}");
+    assert!(matches!(world.done(repeated), ShardAnswer::Opened { created: false, .. }));
     assert_eq!(world.storage, [], "nothing is cut again");
 }
 
