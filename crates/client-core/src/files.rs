@@ -17,7 +17,7 @@ use crate::calls::Calls;
 use crate::lock::lock;
 use crate::notice::Notice;
 use crate::objects::Objects;
-use crate::open_inode::FlushFor;
+use crate::open_inode::{FlushFor, OpenInode};
 use crate::open_table::OpenTable;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
@@ -76,7 +76,7 @@ impl<S: Shell> Files<S> {
 
     /// Takes an inode out of the table, unless somebody has it open, or something of it is still to be written,
     /// reported or told to a program. Returns whether it did.
-    pub(crate) async fn drop_if_done(&self, open: &crate::open_inode::OpenInode<S>) -> bool {
+    pub(crate) async fn drop_if_done(&self, open: &OpenInode<S>) -> bool {
         // Nobody waits for an inode's state with the table locked.
         let drop = |is_done: bool| {
             let mut table = lock(&self.open);
@@ -90,16 +90,25 @@ impl<S: Shell> Files<S> {
 
     /// Takes an inode without a name out of the table, with its lease, unless somebody has it open. While opens are in
     /// flight it stays until these have ended: who opens it is told what is lost of it.
-    pub(crate) async fn drop_nameless(&self, open: &crate::open_inode::OpenInode<S>) {
+    pub(crate) async fn drop_nameless(&self, open: &OpenInode<S>) {
         let (inode, stamp) = (open.inode, open.stamp().await);
         let may_open = self.calls().session.opens.may_open(inode, stamp, true);
         if !may_open && lock(&self.open).drop_idle(inode).is_some() {
-            self.calls().give_back_now(inode, stamp, true);
+            self.calls().give_back_now(inode, open.stamp().await, true);
+        }
+    }
+
+    /// An operation without a handle is done with an inode. If that was dropped from the table meanwhile, with its
+    /// lease, the operation may have opened it again, and nobody else gives that grant back.
+    pub(crate) async fn used(&self, open: &Arc<OpenInode<S>>) {
+        let is_kept = lock(&self.open).get(open.inode).is_some_and(|kept| Arc::ptr_eq(kept, open));
+        if !is_kept {
+            self.calls().session.opens.unawaited(open.inode, open.stamp().await);
         }
     }
 
     /// Writes back what a dropped handle left, where nobody can be told of an error.
-    pub(crate) async fn flush_dropped(&self, open: &crate::open_inode::OpenInode<S>) -> bool {
+    pub(crate) async fn flush_dropped(&self, open: &OpenInode<S>) -> bool {
         let flushed = open.flush(&self.objects, FlushFor::Drop).await;
         let is_clean = flushed.is_ok();
         if let Err(error) = flushed {

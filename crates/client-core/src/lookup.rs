@@ -88,8 +88,7 @@ impl<S: Shell> Files<S> {
         told: Told,
     ) -> Result<Entry> {
         let valid = self.valid(Some((parent, name)), attributes.inode);
-        let open = self.open_file(attributes);
-        self.laid_over(who, attributes, open.as_deref(), told, valid).await
+        self.laid_over_open(who, attributes, told, valid).await
     }
 
     /// As [`Files::entry`], of a file that the caller has open.
@@ -108,8 +107,23 @@ impl<S: Shell> Files<S> {
     /// As [`Files::entry`], of no name.
     async fn inode_entry(&self, who: &Credentials, attributes: &Attributes, told: Told) -> Result<Entry> {
         let valid = self.valid(None, attributes.inode);
+        self.laid_over_open(who, attributes, told, valid).await
+    }
+
+    /// As [`Files::laid_over`], of a file that this client may have open, without a handle of the caller's.
+    async fn laid_over_open(
+        &self,
+        who: &Credentials,
+        attributes: &Attributes,
+        told: Told,
+        valid: (u64, u64),
+    ) -> Result<Entry> {
         let open = self.open_file(attributes);
-        self.laid_over(who, attributes, open.as_deref(), told, valid).await
+        let entry = self.laid_over(who, attributes, open.as_deref(), told, valid).await;
+        if let Some(open) = open {
+            self.used(&open).await;
+        }
+        entry
     }
 
     /// How long leases vouch for the name meaning this inode, and for the inode's attributes, milliseconds.
@@ -335,7 +349,9 @@ impl<S: Shell> Files<S> {
         let _in_flight = self.calls().begin_change(Changing::Attributes(inode));
         let open = lock(&self.open).get(inode).cloned();
         if let Some(open) = open {
-            return open.change(&self.objects, who, request).await;
+            let changed = open.change(&self.objects, who, request).await;
+            self.used(&open).await;
+            return changed;
         }
         loop {
             match self.calls().change_for_attributes(who, inode, request.clone()).await {
@@ -411,11 +427,13 @@ impl<S: Shell> Files<S> {
                 entry.attributes = None;
             }
             let open = entry.attributes.as_ref().and_then(|attributes| self.open_file(attributes));
-            if let (Some(open), Some(attributes)) = (open, &mut entry.attributes)
-                && open.overlay(&self.objects, attributes, false, since).await != Some(false)
-            {
-                // Not to be kept like the rest of the page.
-                entry.attributes = None;
+            if let (Some(open), Some(attributes)) = (open, &mut entry.attributes) {
+                let is_seen = open.overlay(&self.objects, attributes, false, since).await == Some(false);
+                self.used(&open).await;
+                if !is_seen {
+                    // Not to be kept like the rest of the page.
+                    entry.attributes = None;
+                }
             }
         }
         let valid = if all_known { holds } else { Duration::ZERO };

@@ -372,6 +372,8 @@ impl<S: Shell> Files<S> {
             if open.is_unlinked().await {
                 self.calls().shell.release_soon();
             }
+        } else {
+            self.used(&open).await;
         }
     }
 }

@@ -57,18 +57,25 @@ impl<S: Shell> Files<S> {
                 is_open = true;
                 calls.session.opens.stays_open(inode, stamp);
             } else {
+                let is_dropped = self.drop_if_done(&open).await;
                 let granted = open.stamp().await;
-                if self.drop_if_done(&open).await && granted > stamp {
+                if is_dropped && granted > stamp {
                     // The shard takes it for opened again since it recalled the lease.
                     calls.give_back(inode, granted, false);
                 }
                 // Opens that ended while the file was dirty have left its lease to this recall.
                 is_open = may_open && calls.session.opens.is_doubtful(inode, stamp);
-                let mut table = lock(&self.open);
-                if open.is_nameless() && !is_open {
-                    table.drop_idle(inode);
+                let mut is_given_up = false;
+                {
+                    let mut table = lock(&self.open);
+                    if open.is_nameless() && !is_open {
+                        is_given_up = table.drop_idle(inode).is_some();
+                    }
+                    is_open |= table.get(inode).is_some_and(|open| open.is_open());
                 }
-                is_open |= table.get(inode).is_some_and(|open| open.is_open());
+                if is_given_up {
+                    self.used(&open).await;
+                }
             }
         }
         // What was written under a session that is over here was not reported: the shard asks for it now, and at the
