@@ -455,11 +455,12 @@ impl FileState {
 
     /// A direct write has arrived under an exclusive lease. Like its bytes, the time that programs are told of it
     /// survives this client: it is the one that the shard takes from the storage server (as `Inode::observe` does
-    /// there) when the session ends before it was reported.
+    /// there) when the session ends before it was reported. A new object is reported at once, and may have been made at
+    /// a node whose clock is ahead.
     pub fn direct_write_landed(&mut self, end: u64, object_mtime: Timestamp) {
         self.direct_write_begins(end);
-        if object_mtime > self.object_mtime {
-            self.object_mtime = object_mtime;
+        if object_mtime > self.object_mtime || self.object_is_new {
+            self.object_written(object_mtime);
             self.attributes.ctime = object_mtime.after(self.attributes.ctime);
             self.attributes.mtime = self.attributes.ctime;
         }

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::OBJECT_BATCH_COUNT;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Error, InodeNumber, Layout, NodeId, ObjectId, Result, SessionId};
+use weft_protocol::{Capability, Error, InodeNumber, Layout, NodeId, ObjectId, Result, SessionId, Timestamp};
 
 /// Seconds before the end of its term from which on a batch is not used any more.
 pub(crate) const BATCH_MARGIN_SECONDS: u32 = 600;
@@ -77,12 +77,17 @@ impl NewObjects {
 
 impl<S: Shell> Objects<S> {
     /// New objects for a file with this layout, which has none: at a home that answers, and where they are several, at
-    /// that and at other nodes that answer. Several are made at once, so that no object of a striped file is missing.
-    pub(crate) async fn new_objects(&self, inode: InodeNumber, layout: &Layout) -> Result<FileObjects> {
+    /// that and at other nodes that answer. Several are made at once, so that no object of a striped file is missing;
+    /// also returns the latest of their modification times then.
+    pub(crate) async fn new_objects(
+        &self,
+        inode: InodeNumber,
+        layout: &Layout,
+    ) -> Result<(FileObjects, Option<Timestamp>)> {
         let first = self.new_object().await?;
-        let Some(plan) = layout.stripes() else { return Ok(first.into()) };
+        let Some(plan) = layout.stripes() else { return Ok((first.into(), None)) };
         let mut held = vec![first];
-        self.make(inode, first).await?;
+        let mut made = self.make(inode, first).await?;
         let map = self.calls.map();
         for node in candidates(&self.calls.shell, &map) {
             if held.len() == usize::from(plan.width()) {
@@ -92,23 +97,27 @@ impl<S: Shell> Objects<S> {
                 continue;
             }
             match self.make_at(inode, node).await {
-                Ok(other) => held.push(other),
+                Ok((other, mtime)) => {
+                    held.push(other);
+                    made = made.max(mtime);
+                }
                 // Fewer are better than none.
                 Err(Error::Unreachable) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(FileObjects::made(layout, &held).expect("no more than planned"))
+        Ok((FileObjects::made(layout, &held).expect("no more than planned"), Some(made)))
     }
 
-    pub(crate) async fn make_at(&self, inode: InodeNumber, node: NodeId) -> Result<Held> {
+    /// A new object at this node, which is made empty, and its modification time.
+    pub(crate) async fn make_at(&self, inode: InodeNumber, node: NodeId) -> Result<(Held, Timestamp)> {
         let held = self.new_object_at(node).await?;
-        self.make(inode, held).await?;
-        Ok(held)
+        Ok((held, self.make(inode, held).await?))
     }
 
-    async fn make(&self, inode: InodeNumber, held: Held) -> Result<()> {
-        self.data_write(&request(inode, DataOperation::Write, held, 0, 0), &[], None).await.map(drop)
+    async fn make(&self, inode: InodeNumber, held: Held) -> Result<Timestamp> {
+        let made = self.data_write(&request(inode, DataOperation::Write, held, 0, 0), &[], None).await?;
+        Ok(made.mtime)
     }
 
     /// An identifier for a new object, at a node that answers, with the right to make it.

@@ -171,7 +171,7 @@ impl<S: Shell> Files<S> {
                     let free = destination.to.iter().find(|node| !used.contains(node));
                     let Some(node) = free.or(destination.to.first()) else { return Err(Error::NoSpace) };
                     used.insert(*node);
-                    self.objects.make_at(inode, *node).await?
+                    self.objects.make_at(inode, *node).await?.0
                 }
             };
             objects.push(held);

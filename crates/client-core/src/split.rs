@@ -368,7 +368,7 @@ impl<S: Shell> SplitFile<S> {
             return Ok(own);
         }
         let session = state.session;
-        let objects = io.new_objects(self.inode, &Layout::Empty).await?;
+        let (objects, _) = io.new_objects(self.inode, &Layout::Empty).await?;
         let held = objects.first();
         let file = self.own_file(io, held).await;
         state.notice_session(io);

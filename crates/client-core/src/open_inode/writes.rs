@@ -78,18 +78,18 @@ impl<S: Shell> State<S> {
             return Ok(());
         }
         assert!(!self.known.is_split(), "{} has parts", self.known.inode());
-        let objects = io.new_objects(self.known.inode(), &self.known.attributes().layout).await?;
-        let mut made = None;
+        // An object that is made has a time of its own, which is no write's.
+        let (objects, mut made) = io.new_objects(self.known.inode(), &self.known.attributes().layout).await?;
         if self.known.is_exclusive()
             && let Some(last) = self.known.size().checked_sub(1)
         {
             let mut write = ObjectWrite::new((self.known.inode(), objects.clone()), DataOperation::Write, false);
-            made = Some(io.write_object(&mut write, &[0], last, None).await?);
+            made = made.max(Some(io.write_object(&mut write, &[0], last, None).await?.mtime));
         }
         self.hold(io).await?;
         self.known.object_made(objects);
-        if let Some(reply) = made {
-            self.known.object_written(reply.mtime);
+        if let Some(mtime) = made {
+            self.known.object_written(mtime);
         }
         // Its batch is good for this long at least.
         self.right_until_ms = io.calls.shell.now_ms() + u64::from(BATCH_MARGIN_SECONDS) * 1000 - RIGHT_MARGIN_MS;
