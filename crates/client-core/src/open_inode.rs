@@ -562,8 +562,7 @@ impl<S: Shell> OpenInode<S> {
         if called.is_err() && size.is_some() {
             if state.known.is_striped() {
                 // Some objects may be cut, and others not: the shard has forgotten how long the file is.
-                state.is_unsettled = true;
-                state.known.changed_unseen();
+                state.is_unsettled |= state.known.cut_in_part();
             }
             if io.calls.is_in_doubt(routing::of_inode(self.inode)) {
                 state.doubt_cut();

@@ -40,6 +40,17 @@ impl FileState {
         self.dirty && !self.has_own_time && !self.was_exclusive
     }
 
+    /// A cut of a striped file has failed, and some of its objects may be cut. Returns whether this client has to look
+    /// how long the file is, and to report it; only who has it open to write may.
+    pub fn cut_in_part(&mut self) -> bool {
+        if self.is_opened_to_write {
+            self.changed_unseen();
+        } else {
+            self.open_anew();
+        }
+        self.is_opened_to_write
+    }
+
     /// The file has to be opened again before it is used next.
     pub fn open_anew(&mut self) {
         self.mode = LeaseMode::None;
