@@ -506,6 +506,13 @@ impl FileState {
         self.dirty = true;
     }
 
+    /// A kernel has written the object since the last session ended, or another client: the shard knows the time of what
+    /// it was told of.
+    pub fn written_by_somebody(&mut self) {
+        self.has_own_time = false;
+        self.dirty = true;
+    }
+
     /// A kernel has written the object, at this time of the object's.
     pub fn written_by_kernel(&mut self, object_mtime: Timestamp) {
         self.changed_at(object_mtime);

@@ -412,6 +412,43 @@ fn an_object_that_is_made_changes_no_time() {
 }
 
 #[test]
+fn the_first_direct_write_is_later_than_the_objects_that_are_made_for_it() {
+    // Those of a striped file are made at nodes whose clocks differ.
+    let mut file = opened(9, None, EXCLUSIVE);
+    file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
+    file.object_written(Timestamp(500));
+    file.direct_write_landed(30, Timestamp(400));
+    assert_eq!(file.attributes().mtime, Timestamp(400));
+    let Some(ShardRequest::Commit { object_mtime, .. }) = file.report(1, false) else { panic!("no report") };
+    assert_eq!(object_mtime, Timestamp(500), "that an object was made is no write, whoever looks at it");
+}
+
+#[test]
+fn only_who_writes_a_file_reports_after_a_cut_that_failed_in_part() {
+    let mut writer = opened(9, Some(object(1)), EXCLUSIVE);
+    assert!(writer.cut_in_part() && writer.is_dirty());
+    let mut reader = FileState::new(&attributes(0, None), SESSION);
+    let open = Opened { access: Access::Read, ..reply(9, Some(object(1)), Grants::OPEN | Grants::DATA_SHARED, 10) };
+    reader.opened(&open, SESSION, false);
+    assert!(!reader.cut_in_part() && !reader.is_dirty(), "the shard takes no report of it");
+    assert!(reader.to_open().is_some(), "it may know another size by now");
+}
+
+#[test]
+fn what_the_shard_knows_of_a_write_since_the_last_session_has_no_time_of_this_client() {
+    let mut file = opened(9, Some(object(1)), EXCLUSIVE);
+    file.written(30, Timestamp(100));
+    file.lose_session(NEXT_SESSION, false, 1);
+    let open = Opened { session: NEXT_SESSION, ..reply(40, Some(object(1)), EXCLUSIVE, 20) };
+    file.opened(&open, NEXT_SESSION, false);
+    file.object_written(Timestamp(35));
+    file.written_by_somebody();
+    assert_eq!(file.attributes().mtime, Timestamp(40));
+    let Some(ShardRequest::Commit { mtime, object_mtime, .. }) = file.report(2, false) else { panic!("no report") };
+    assert_eq!((mtime, object_mtime), (None, Timestamp(35)), "the shard says whether it is a write");
+}
+
+#[test]
 fn nothing_of_a_session_is_believed_under_the_next_one() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.written(30, Timestamp(1));

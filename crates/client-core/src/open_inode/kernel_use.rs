@@ -129,8 +129,10 @@ impl<S: Shell> State<S> {
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
             None => {
                 self.kernel_uses += 1;
-                let (number, handles, writers, abandoned, passed) = (self.kernel_uses, 0, 0, false, false);
-                let kernel = KernelUse { file, number, object, writable, handles, writers, seen, abandoned, passed };
+                let (number, session) = (self.kernel_uses, self.known.session());
+                let (handles, writers, abandoned, passed) = (0, 0, false, false);
+                let kernel =
+                    KernelUse { file, number, object, writable, handles, writers, seen, session, abandoned, passed };
                 self.kernel = Some(Box::new(kernel));
             }
         }
@@ -158,11 +160,18 @@ impl<S: Shell> State<S> {
         let is_current = held == Some(kernel.object) && !kernel.abandoned;
         let is_changed = mtime != kernel.seen || (is_current && size != self.known.size());
         let is_written = is_changed && kernel.writers > 0;
+        // Others may have written and reported since an earlier session ended.
+        let is_since_end = kernel.session != self.known.session();
         kernel.seen = mtime;
+        if is_current {
+            kernel.session = self.known.session();
+        }
         if is_current {
             self.known.looked_up(size, mtime);
         }
-        if is_written && is_current {
+        if is_written && is_current && is_since_end && !self.known.is_dirty() {
+            self.known.written_by_somebody();
+        } else if is_written && is_current {
             self.known.written_by_kernel(mtime);
         } else if is_written {
             self.fail(io, Error::SessionEnded);

@@ -40,6 +40,8 @@ pub(super) struct KernelUse<S: Shell> {
     pub writers: u32,
     /// The object's modification time when it was last looked up.
     pub seen: Timestamp,
+    /// The session in which that was.
+    pub session: SessionId,
     /// The object has another file: what the kernel writes is lost.
     pub abandoned: bool,
     /// The kernel has taken it: while it has, it keeps no pages of the file.
