@@ -421,7 +421,7 @@ impl<K: KeyValue> Shard<K> {
             Work::Call(mut call) => match self.judge(&mut call, &asked, Some(number)) {
                 Verdict::Reply(result) => {
                     self.end_cuts(number);
-                    self.reply(call.token, self.told_of_open(call.session(), result), out);
+                    self.reply(call.token, result, out);
                     self.wake(Wait::Repeated(call.origin));
                 }
                 Verdict::Repeated(result) => self.reply_again(&call, result, out),
@@ -433,15 +433,6 @@ impl<K: KeyValue> Shard<K> {
                 }
                 Err(pause) => self.park(number, Work::Peer { token, call }, asked, pause, since_ms, out),
             },
-        }
-    }
-
-    /// A session that was refused while its open was carried through has not got the file open: what it wrote by the
-    /// right of that open would be unknown here, and would land after its end.
-    fn told_of_open(&self, session: SessionId, result: Result<ShardAnswer, Error>) -> Result<ShardAnswer, Error> {
-        match result {
-            Ok(ShardAnswer::Opened { .. }) if !self.sessions.is_alive(session) => Err(Error::SessionEnded),
-            result => result,
         }
     }
 

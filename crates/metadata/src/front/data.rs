@@ -39,12 +39,15 @@ fn mode_of_open(flags: OpenFlags, allowed: bool) -> LeaseMode {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// Registers an open, with the strongest lease that may be. The opens of others were made compatible before.
+    /// Registers an open, with the strongest lease that may be. The opens of others were made compatible before. A
+    /// session that was refused while its open was carried through may write by the right that it is told of: until it
+    /// has ended the file counts as open, so that its fence, and questions for the size, take account of that.
     pub(super) fn grant_data(&mut self, session: SessionId, inode: InodeNumber, flags: OpenFlags) -> Grants {
         let key = LeaseKey::Data(inode);
-        if !self.sessions.is_alive(session) {
+        if !self.sessions.knows(session) {
             return Grants::empty();
         }
+        let is_refused = self.sessions.refuses(session);
         let flags = self.as_opened(inode, flags);
         let own = self.leases.holder(&key, session);
         let claimed = self.parking.is_claimed(&key);
@@ -57,7 +60,7 @@ impl<K: KeyValue> Shard<K> {
         // The size that is told beside a lease has to be true: of a dead writer's file it is not known yet.
         let recovering = self.recovering.contains_key(&inode);
         let unopposed = if writes { alone } else { shareable };
-        let granted = mode_of_open(flags, unopposed && !claimed && !recovering);
+        let granted = mode_of_open(flags, unopposed && !claimed && !recovering && !is_refused);
         let mode = own.map_or(granted, |own| own.mode.max(granted));
         let writing = writes || own.is_some_and(|own| own.writing);
         let wrote_through =

@@ -152,7 +152,7 @@ fn a_file_is_cut_once() {
 }
 
 #[test]
-fn a_refused_session_is_not_told_of_an_open_that_is_carried_through() {
+fn a_file_that_is_opened_for_a_refused_session_counts_as_open() {
     let mut world = World::new();
     let (inode, other) = (world.file("f", 1), world.file("g", 2));
     world.ok(B, open_direct(inode, Access::ReadWrite));
@@ -165,13 +165,21 @@ fn a_refused_session_is_not_told_of_an_open_that_is_carried_through() {
     world.pass(SESSION_TERM_MS - 1000, &[A, B]);
     world.pass(1500, &[A, B]);
     assert!(world.shard.refuses(A));
+    world.ok(B, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), u64::MAX)] });
     world.storage_answers(asked, 0, 5);
-    assert_eq!(world.result(cut), Some(Err(Error::SessionEnded)), "it would write by a right that nobody fences");
-    assert!(!world.shard.merely_open(A).contains(&inode));
-    let opened = again(&mut world, open_at_cut("f"));
-    assert!(grants(&world.done(opened)).contains(Grants::OPEN));
-    assert!(world.shard.merely_open(NEXT).contains(&inode));
-    assert_eq!(world.storage, [], "nothing is cut again");
+    assert_eq!(grants(&world.done(cut)) & Grants::DATA_EXCLUSIVE, Grants::empty(), "a refused session caches nothing");
+    // It may write by the right that it was told of.
+    let looked = world.waits(NEXT, stat(inode));
+    let (asked, request) = world.asked_storage();
+    assert!(matches!(request, StorageRequest::Stat { .. }), "{request:?}");
+    world.storage_answers(asked, 142, 6);
+    assert_eq!(attributes(&world.done(looked)).size, 142);
+    world.keeps_fences = true;
+    world.event(Event::Lost { session: A });
+    let opened = world.call(NEXT, open(inode, Access::Write));
+    assert_eq!(world.result(opened), None, "its bytes may land until its storage server has confirmed the fence");
+    world.confirm_fences();
+    assert!(world.result(opened).is_some());
 }
 
 #[test]
