@@ -126,6 +126,11 @@ impl History {
         self.states.iter_mut().for_each(|state| state.reopens = true);
     }
 
+    /// From now on files are striped.
+    pub fn stripe(&mut self) {
+        self.states.iter_mut().for_each(|state| state.stripes = true);
+    }
+
     /// One of the states that are possible now, for programs to choose what they do by.
     pub fn state(&self) -> &State {
         self.states.first().expect("there is a state, or the run has failed")

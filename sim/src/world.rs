@@ -639,7 +639,7 @@ impl World {
             Message::SessionOver(session) => self.collect(session),
             Message::Collect(node) => self.go_on_collecting(node),
             Message::Disconnected { client, node } => self.disconnected(client, node),
-            Message::Settled(since) if self.may_land(since) => self.settle_again(since),
+            Message::Settled(since) if self.may_land(since) || self.may_be_made() => self.settle_again(since),
             Message::Settled(since) => self.files.borrow_mut().settled(since),
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct Inode {
     /// The number that programs were told.
     pub number: Option<u64>,
     pub mtime: Mtime,
+    /// Clients that have opened it.
+    opened_by: BTreeSet<usize>,
     /// Somebody has stored into a mapping: when that counts as a modification is open.
     is_stored: bool,
     /// Clients whose programs were not told yet of bytes that they have lost.
@@ -81,6 +83,8 @@ pub struct State {
     pub(super) loss: u64,
     /// Programs of mounts only close what they had open when their client's session ended.
     pub(super) reopens: bool,
+    /// Files are striped.
+    pub(super) stripes: bool,
 }
 
 type Expected = Result<(), Errno>;
@@ -98,6 +102,7 @@ impl Inode {
             entries: BTreeMap::new(),
             number: None,
             mtime: Mtime::Since(0),
+            opened_by: BTreeSet::new(),
             is_stored: false,
             untold: BTreeSet::new(),
             lossy: BTreeSet::new(),
@@ -126,7 +131,7 @@ impl State {
         let root = Inode::new(Kind::Directory);
         let inodes = BTreeMap::from([(ROOT, root)]);
         let (open, mapped, looked_up) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { inodes, open, mapped, looked_up, maybe: Vec::new(), loss: 0, reopens: false }
+        Self { inodes, open, mapped, looked_up, maybe: Vec::new(), loss: 0, reopens: false, stripes: false }
     }
 
     pub(super) fn inode(&self, id: Id) -> &Inode {
@@ -381,6 +386,9 @@ impl State {
         if flags.truncate {
             self.cut(id, 0);
         }
+        if self.stripes {
+            self.inode_mut(id).opened_by.insert(client);
+        }
         let owes = self.inode(id).lossy.contains(&client);
         self.open.insert(
             handle,
@@ -474,8 +482,7 @@ impl State {
             }
         };
         if !data.is_empty() {
-            let inode = self.inode_mut(id);
-            inode.mtime = Mtime::After(inode.mtime.seen());
+            self.modified(id);
         }
         if offset.is_none()
             && let Some(open) = self.open.get_mut(&handle)
@@ -500,10 +507,20 @@ impl State {
         let open = self.open.get(&handle).ok_or("not open")?;
         let (id, at, kept) = (open.inode, offset.unwrap_or(open.position), open.flags.direct);
         let index = |end: u64| usize::try_from(end).expect("writes are short");
-        let inode = self.inode_mut(id);
-        inode.content.write(recorded.client, at + part.start, &data[index(part.start)..index(part.end)], kept);
-        inode.mtime = Mtime::After(inode.mtime.seen());
+        let content = &mut self.inode_mut(id).content;
+        content.write(recorded.client, at + part.start, &data[index(part.start)..index(part.end)], kept);
+        self.modified(id);
         Ok(())
+    }
+
+    /// Bytes of a file were written. Where several clients write a striped file, a write at a node whose clock is behind
+    /// may leave the time as it was (docs/decisions/0024, "Price").
+    fn modified(&mut self, id: Id) {
+        let stripes = self.stripes;
+        let inode = self.inode_mut(id);
+        let may_stay = stripes && inode.opened_by.len() > 1 && !matches!(inode.mtime, Mtime::After(_));
+        let seen = inode.mtime.seen();
+        inode.mtime = if may_stay { Mtime::Since(seen) } else { Mtime::After(seen) };
     }
 
     fn make_directory(&mut self, new: Id, path: &[String]) -> Expected {

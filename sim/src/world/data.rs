@@ -12,6 +12,7 @@ use super::partitions::Party;
 use super::serving::Waiting;
 use super::{Answer, Message, World};
 use crate::bytes::{Moment, ProcessId};
+use crate::client::Client;
 use crate::network::USUAL_MS;
 use crate::process::Ticket;
 use crate::random::Random;
@@ -405,5 +406,11 @@ impl World {
             let counts = message.sent < since || !self.clients[client].is_process(process);
             counts && !self.connections.fenced.contains(&fence)
         })
+    }
+
+    /// Whether a client has a change without an answer, which it sends again before it asks that shard anything else.
+    pub(super) fn may_be_made(&self) -> bool {
+        let in_doubt = |client: &Client| self.shards.keys().any(|shard| client.machine.calls().is_in_doubt(*shard));
+        self.clients.iter().any(in_doubt)
     }
 }

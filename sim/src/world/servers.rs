@@ -233,6 +233,12 @@ impl World {
             // The node is gone to which its bytes were copied.
             self.files.borrow_mut().forget(*inode);
         }
+        if let (ShardRequest::Commit { inode, object: Some(_), .. }, Ok(_)) = (&call.request, &reply.result)
+            && self.objects_of(*inode).iter().any(|object| !self.storage.contains_key(&object.node()))
+        {
+            // An export has made its objects before the node was gone, and nothing was done to the file.
+            self.files.borrow_mut().forget(*inode);
+        }
         if let (ShardRequest::Publish { inode, object, .. }, Ok(_)) = (&call.request, &reply.result) {
             self.published(*inode, *object);
         }

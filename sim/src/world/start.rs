@@ -26,6 +26,7 @@ impl World {
             if let Some(run) = &mut world.mounts {
                 // Several clients are refused (decision 0024).
                 run.programs.appends = false;
+                run.history.stripe();
             }
         }
         if kind.splits() {

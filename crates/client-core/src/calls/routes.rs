@@ -128,7 +128,7 @@ impl<S: Shell> Calls<S> {
     }
 
     /// Whether a change that was sent to the shard has no reply.
-    pub(crate) fn is_in_doubt(&self, shard: ShardId) -> bool {
+    pub fn is_in_doubt(&self, shard: ShardId) -> bool {
         let map = self.map();
         let Some(node) = map.node_of(shard) else { return false };
         let is_there = |at| map.node_of(at) == Some(node);
