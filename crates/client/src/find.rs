@@ -3,6 +3,7 @@
 //! Keys that others gave to this user are kept in `~/.config/weft`, as NAME.key.
 
 use crate::instance::Instance;
+use crate::job;
 use crate::key_file::KeyFile;
 use std::fs;
 use std::io;
@@ -52,8 +53,8 @@ impl FindError {
 }
 
 impl Instance {
-    /// The file system of this name that this user may work with; `None`: the only one. `weft` is also the only one,
-    /// whatever its name. A given key comes before all others.
+    /// The file system of this name that this user may work with; `None`: the only one, among several that of
+    /// this batch job. `weft` means the same when no other one has that name. A given key comes before all others.
     pub fn find_for_user(name: Option<&str>, given: Option<&Path>) -> Result<Instance, FindError> {
         let any = name.is_none_or(|name| name == ANY);
         let is_meant = |key: &KeyFile| any || name == Some(&key.file_system);
@@ -87,14 +88,25 @@ pub fn read(path: &Path) -> Result<KeyFile, FindError> {
 /// The file system of this name that this user runs here.
 fn find_running(name: Option<&str>) -> Result<Instance, FindError> {
     let found = match (name, Instance::find(name)) {
-        (Some(ANY), Err(error)) if error.kind() == io::ErrorKind::NotFound => Instance::find(None),
-        (_, found) => found,
+        (Some(ANY), Err(error)) if error.kind() == io::ErrorKind::NotFound => prefer_job(Instance::find(None)),
+        (None, found) => prefer_job(found),
+        (Some(_), found) => found,
     };
     found.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => FindError::NotFound(error),
         io::ErrorKind::InvalidInput => FindError::Several(error.to_string()),
         _ => FindError::Runtime(error),
     })
+}
+
+/// Among several, that of the batch job that this process is part of: jobs of one user may share a machine.
+fn prefer_job(found: io::Result<Instance>) -> io::Result<Instance> {
+    match (found, job::file_system_name()) {
+        (Err(error), Some(name)) if error.kind() == io::ErrorKind::InvalidInput => {
+            Instance::find(Some(&name)).map_err(|_| error)
+        }
+        (found, _) => found,
+    }
 }
 
 /// The kept key of the file system of this name, or the only one that is kept.

@@ -21,6 +21,7 @@ pub mod find;
 mod identity;
 pub mod instance;
 mod invalidator;
+pub mod job;
 pub mod key_file;
 mod native;
 mod node_end;
