@@ -1,10 +1,11 @@
 //! What is done on the machines of a file system: starting nodes, stopping them, clearing up.
 //!
 //! `weft up` and `weft down` write an [`Order`] per machine. This machine carries it out in the same process; another
-//! one by `ssh HOST weft host`, order and reply as a line of JSON. So there is one way to start and stop nodes, near
-//! and far.
+//! one by `ssh HOST weft host`, or Slurm's srun, order and reply as a line of JSON (`remote.rs`). So there is one way
+//! to start and stop nodes, near and far.
 
 pub mod failed_logs;
+mod remote;
 pub mod start;
 pub mod stop;
 pub mod stores;
@@ -13,9 +14,6 @@ use crate::failure::{Explain, Failure, Outcome};
 use crate::unmount;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::thread;
 use weft_client::Instance;
 
@@ -68,7 +66,7 @@ impl Machine {
     pub fn perform(&self, order: &Order) -> Outcome<Reply> {
         match self {
             Machine::Here => perform_here(order),
-            Machine::Ssh(host) => perform_by_ssh(host, order).map_err(|failure| failure.within(host)),
+            Machine::Ssh(host) => perform_remotely(host, order).map_err(|failure| failure.within(host)),
         }
     }
 }
@@ -109,60 +107,17 @@ pub fn perform_here(order: &Order) -> Outcome<Reply> {
     }
 }
 
-/// The program that reaches other machines: `ssh`, or what WEFT_SSH names; it is given options, a host and a command.
-fn ssh_program() -> OsString {
-    std::env::var_os("WEFT_SSH").unwrap_or_else(|| "ssh".into())
-}
-
-fn perform_by_ssh(host: &str, order: &Order) -> Outcome<Reply> {
-    let order = serde_json::to_vec(order).map_err(|error| Failure::new(format!("order as JSON: {error}")))?;
-    let mut ssh = Command::new(ssh_program())
-        .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"])
-        // A host that dies in between does not answer for ever.
-        .args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "--", host, "weft", "host"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Failure::unreachable(format!("ssh: {error}")).remedy("install ssh, or name it in WEFT_SSH"))?;
-    if let Some(mut input) = ssh.stdin.take() {
-        // An ssh that ended early does not read; what it said on standard error tells why.
-        let _ = input.write_all(&order);
-    }
-    let output = ssh.wait_with_output().explain(|| "ssh")?;
-    match last_reply(&output.stdout) {
-        Some(Reply::Failed { text, remedy }) => {
+fn perform_remotely(host: &str, order: &Order) -> Outcome<Reply> {
+    let text = serde_json::to_vec(order).map_err(|error| Failure::new(format!("order as JSON: {error}")))?;
+    let stays = matches!(order, Order::Start(_));
+    let said = remote::ask(host, &text, stays, |line| serde_json::from_str(line).ok())?;
+    match said.reply {
+        Ok(Reply::Failed { text, remedy }) => {
             let failure = Failure::new(text);
             Err(remedy.into_iter().fold(failure, Failure::remedy))
         }
-        Some(reply) => Ok(reply),
-        None => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.lines().last().unwrap_or("no reply").to_owned();
-            Err(Failure::unreachable(format!("ssh {host} weft host: {said}"))
-                .remedy(format!("`ssh -o BatchMode=yes {host} weft --version` must work without a question")))
-        }
-    }
-}
-
-/// The reply on the last line: login scripts may have printed before.
-fn last_reply(output: &[u8]) -> Option<Reply> {
-    let output = String::from_utf8_lossy(output);
-    serde_json::from_str(output.lines().rfind(|line| !line.trim().is_empty())?).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_reply_is_found_behind_what_login_scripts_print() {
-        assert_eq!(last_reply(b"Welcome to n1!\n\n\"Done\"\n\n"), Some(Reply::Done));
-        let failed = Reply::Failed { text: "a\nb".into(), remedy: None };
-        let text = serde_json::to_string(&failed).expect("JSON");
-        assert_eq!(last_reply(text.as_bytes()), Some(failed));
-        for none in ["", "bash: weft: command not found\n"] {
-            assert_eq!(last_reply(none.as_bytes()), None);
-        }
+        Ok(reply) => Ok(reply),
+        Err(why) => Err(Failure::unreachable(format!("{}: {why}", said.command))
+            .remedy(format!("`{}` must work without a question", said.trial))),
     }
 }

@@ -27,6 +27,13 @@ pub struct HostEntry {
     pub listen: Option<Listen>,
 }
 
+impl HostEntry {
+    /// A host of which nothing but the name is known; `None`: this machine.
+    pub fn of(ssh_host: Option<String>) -> Self {
+        Self { ssh_host, site: SITE_DEFAULT.to_owned(), store: None, listen: None }
+    }
+}
+
 /// `DIR[:SIZE]`, `memory[:SIZE]`, `device:PATH` or `file:DIR:SIZE`: where a store is to be, and what it may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreChoice {
@@ -93,7 +100,7 @@ fn parse_entry<'a>(host: &str, words: impl Iterator<Item = &'a str>) -> Result<H
         return Err(format!("\"{host}\" is not a host"));
     }
     let ssh_host = (host != "localhost").then(|| host.to_owned());
-    let mut entry = HostEntry { ssh_host, site: SITE_DEFAULT.to_owned(), store: None, listen: None };
+    let mut entry = HostEntry::of(ssh_host);
     for word in words {
         match word.split_once('=') {
             Some(("site", site)) if !site.is_empty() => entry.site = site.to_owned(),

@@ -3,8 +3,12 @@
 use crate::failure::{Failure, Outcome};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::str::FromStr;
+
+/// A port to name an address with: nothing is sent there.
+const DISCARD_PORT: u16 = 9;
 
 /// Where to listen. What it means is found out on the machine that listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,6 +25,27 @@ pub enum Listen {
 impl Listen {
     /// Only this machine reaches it.
     pub const LOOPBACK: Listen = Listen::Address(IpAddr::V4(Ipv4Addr::LOCALHOST));
+
+    /// The address of this machine from which another host is reached. Nothing is sent there.
+    pub fn toward(host: &str) -> Outcome<Listen> {
+        let found = (host, DISCARD_PORT).to_socket_addrs().and_then(|addresses| {
+            let local = |address: SocketAddr| {
+                let any: IpAddr =
+                    if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+                let socket = UdpSocket::bind((any, 0))?;
+                socket.connect(address)?;
+                socket.local_addr()
+            };
+            let addresses: Vec<SocketAddr> = addresses.collect();
+            let first = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
+            local(*first.ok_or(io::ErrorKind::NotFound)?)
+        });
+        found.map(|address| Listen::Address(address.ip())).map_err(|error| {
+            Failure::of_io(format_args!("address of this machine that {host} reaches"), &error)
+                .failed()
+                .remedy("give --listen IFACE|CIDR|ADDR")
+        })
+    }
 
     /// The address on this machine.
     pub fn resolve(&self) -> Outcome<IpAddr> {

@@ -16,6 +16,7 @@ mod failure;
 mod host;
 mod hosts;
 mod interrupt;
+mod job;
 mod keys;
 mod leftovers;
 mod listen;

@@ -51,7 +51,7 @@ pub struct NodeOrder {
     pub store: Option<StorePlace>,
     /// Bytes the store may use; `None`: what is free.
     pub store_size: Option<u64>,
-    /// `None`: the address at which ssh reached this machine.
+    /// `None`: the address at which ssh or srun reached this machine.
     pub listen: Option<Listen>,
 }
 
@@ -195,7 +195,7 @@ fn begin(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<Star
 
 /// What the node is told.
 fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<NodeConfig> {
-    let listen = node.listen.clone().map_or_else(ssh_address, Ok)?.resolve()?;
+    let listen = node.listen.clone().map_or_else(caller_address, Ok)?.resolve()?;
     let identity = local_identity().explain(|| "identity of this machine")?;
     let identity = if order.identity_per_node {
         NodeIdentity(identity.0.wrapping_add(1 + u64::from(node.node.0)))
@@ -223,13 +223,17 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
     })
 }
 
-/// The address of this machine at which ssh reached it.
-fn ssh_address() -> Outcome<Listen> {
+/// The address of this machine at which ssh reached it, or from which it reaches the `srun` that did.
+fn caller_address() -> Outcome<Listen> {
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
-    let address = connection.split(' ').nth(2).and_then(|address| address.parse().ok());
-    address.map(Listen::Address).ok_or_else(|| {
-        Failure::new("no address to listen on: SSH_CONNECTION is not set").remedy("write listen=IFACE|CIDR|ADDR")
-    })
+    if let Some(address) = connection.split(' ').nth(2).and_then(|address| address.parse().ok()) {
+        return Ok(Listen::Address(address));
+    }
+    match std::env::var("SLURM_LAUNCH_NODE_IPADDR") {
+        Ok(caller) => Listen::toward(&caller),
+        Err(_) => Err(Failure::new("no address to listen on: SSH_CONNECTION is not set")
+            .remedy("write listen=IFACE|CIDR|ADDR, or give --listen")),
+    }
 }
 
 /// Makes the directory of a node's store; see [`stores::make`].

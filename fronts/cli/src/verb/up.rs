@@ -5,7 +5,8 @@ use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::host::start::{self, NodeOrder, StartOrder, Started, StartedNode};
 use crate::host::stop::{RuntimeFiles, StopOrder};
 use crate::host::{self, Machine, Order, Reply};
-use crate::hosts::{self, SITE_DEFAULT, StoreChoice};
+use crate::hosts::{self, HostEntry, SITE_DEFAULT, StoreChoice};
+use crate::job::{self, Job, Scheduler};
 use crate::leftovers;
 use crate::listen::Listen;
 use crate::output;
@@ -29,21 +30,24 @@ const MAP_PATIENCE: Duration = Duration::from_secs(10);
 const STOP_PATIENCE_MS: u64 = 1000;
 /// The least that a node's store may be given: less is a number without its unit.
 const STORE_BYTES_MIN: u64 = 1 << 20;
-/// Nodes when neither a number nor hosts are given.
+/// Nodes when neither a number nor hosts are given, nor by a batch job.
 const NODES_DEFAULT: u16 = 4;
+/// Name outside of batch jobs.
+const NAME_DEFAULT: &str = "weft";
 
 const HELP: &str = "\
-Without --hosts, the nodes run on this machine. With it, each line of the file
-starts a node:
+In a batch job of Slurm or PBS, each of the job's hosts runs a node, and NAME
+is job-ID. Elsewhere, and with --nodes N, the nodes run on this machine.
+--hosts slurm or pbs insists on the job. Of a file, each line starts a node:
   HOST [site=NAME] [store=STORE] [listen=IFACE|CIDR|ADDR]     # comment
 HOST is reached by ssh, which must not ask (BatchMode) and must find `weft`
 there; `localhost` is this machine, without ssh. WEFT_SSH names another program
-than ssh.
+than ssh; WEFT_SSH=srun starts nodes as steps of the Slurm job.
 
 Stores: each node has the directory DIR/weft-UID/NAME/store/nNN of its own, so
 that DIR may hold other things; without --store, DIR is $TMPDIR (unset: /tmp).
-SIZE is what all nodes here may use together, in the file of hosts what that
-node may use. `weft down` removes the directories that were made.
+SIZE is what all nodes here may use together, on hosts what each node may use.
+`weft down` removes the directories that were made.
 With `file:DIR:SIZE`, each node has a file of its share of SIZE in such a
 directory, set aside as a whole, and with `device:PATH` a block device of its
 own, for which `weft store format` has made an empty region store: data go past
@@ -63,23 +67,23 @@ Examples:
   weft up job42 --nodes 8 --store /nvme/scratch:700GiB
   weft up fast --nodes 1 --store memory:16GiB
   weft up disk --nodes 1 --store device:/dev/nvme1n1
-  weft up lab --hosts hosts.txt --listen ib0";
+  weft up lab --hosts hosts.txt --listen ib0
+  weft up --hosts slurm --store /local/scratch";
 
 /// Start a file system: nodes on this machine, or on hosts reached by ssh
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = HELP)]
 pub struct Args {
-    /// Name of the file system
-    #[arg(default_value = "weft")]
-    name: String,
-    /// Nodes on this machine [default: 4]
+    /// Name of the file system [default: weft; in a batch job: job-ID]
+    name: Option<String>,
+    /// Nodes on this machine [default: 4; in a batch job: one on each of its hosts]
     #[arg(long, value_name = "N", conflicts_with = "hosts")]
     nodes: Option<u16>,
     /// Directory for the nodes' stores, or memory, and bytes that they may use; or a device, or files
     #[arg(long, value_name = "DIR[:SIZE]|memory[:SIZE]|device:PATH|file:DIR:SIZE")]
     store: Option<StoreChoice>,
-    /// File with a host per line
-    #[arg(long, value_name = "FILE")]
+    /// File with a host per line, or those of this batch job
+    #[arg(long, value_name = "FILE|slurm|pbs")]
     hosts: Option<PathBuf>,
     /// Interface, network or address that nodes listen on [default: loopback; of hosts: where ssh came in]
     #[arg(long, value_name = "IFACE|CIDR|ADDR")]
@@ -95,6 +99,8 @@ pub struct Args {
 /// What is to be started, checked.
 struct Plan {
     name: String,
+    /// Whose job the hosts are from, if from one.
+    scheduler: Option<Scheduler>,
     nodes: Vec<NodePlan>,
     shards_per_node: usize,
     identity_per_node: bool,
@@ -108,28 +114,56 @@ pub(super) struct NodePlan {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let plan = check(args)?;
+    let plan = check(args, &job::own_variables)?;
     let begun = Instant::now();
     let instance = start_all(&plan)?;
     output::print(&summary(&plan, &instance, begun.elapsed()))?;
     Ok(Ending::Done)
 }
 
-/// From what was typed to what is to be done.
-fn check(args: Args) -> Outcome<Plan> {
-    if !Instance::is_name(&args.name) {
-        return Err(Failure::new(format!("\"{}\" cannot name a file system", args.name))
+/// From what was typed, and the variables of this process, to what is to be done.
+fn check(args: Args, variables: job::Variables<'_>) -> Outcome<Plan> {
+    let of_job = || weft_client::job::name_from(variables);
+    let name = args.name.or_else(of_job).unwrap_or_else(|| NAME_DEFAULT.to_owned());
+    if !Instance::is_name(&name) {
+        return Err(Failure::new(format!("\"{name}\" cannot name a file system"))
             .remedy("use up to 32 letters, digits, '-', '_' and '.', the first one a letter or digit"));
     }
+    let job = match (&args.hosts, args.nodes) {
+        (Some(hosts), _) => {
+            let scheduler = hosts.to_str().and_then(Scheduler::named);
+            scheduler.map(|scheduler| scheduler.require_job(variables)).transpose()?
+        }
+        (None, Some(_)) => None,
+        (None, None) => job::find(variables)?,
+    };
     let store = args.store.as_ref().map(absolute_store).transpose()?;
-    let nodes = match &args.hosts {
-        None => local_nodes(0, args.nodes.unwrap_or(NODES_DEFAULT), store.as_ref(), args.listen.as_ref())?,
-        Some(file) => host_nodes(0, file, store.as_ref(), args.listen.as_ref())?,
+    let (store, listen) = (store.as_ref(), args.listen.as_ref());
+    let nodes = match (&job, &args.hosts) {
+        (Some(job), _) => job_nodes(job, store, listen)?,
+        (None, Some(file)) => host_nodes(0, file, store, listen)?,
+        (None, None) => local_nodes(0, args.nodes.unwrap_or(NODES_DEFAULT), store, listen)?,
     };
     let shards_per_node = args.shards_per_node.unwrap_or(cluster::SHARDS_PER_NODE_DEFAULT);
     cluster::check_counts(nodes.len(), shards_per_node)?;
     check_sizes(&nodes)?;
-    Ok(Plan { name: args.name, nodes, shards_per_node, identity_per_node: args.identity_per_node })
+    let scheduler = job.map(|job| job.scheduler);
+    Ok(Plan { name, scheduler, nodes, shards_per_node, identity_per_node: args.identity_per_node })
+}
+
+/// A node on each host of a batch job. The one where this runs needs no ssh; the others have to reach it.
+fn job_nodes(job: &Job, store: Option<&StoreChoice>, listen: Option<&Listen>) -> Outcome<Vec<NodePlan>> {
+    let is_own = |host: &String| job.own_host.as_ref() == Some(host);
+    let other = job.hosts.iter().find(|host| !is_own(host));
+    let own_listen = match (&job.own_host, other, listen) {
+        (Some(_), Some(other), None) => Some(Listen::toward(other)?),
+        _ => None,
+    };
+    let entry = |host: &String| match is_own(host) {
+        true => HostEntry { listen: own_listen.clone(), ..HostEntry::of(None) },
+        false => HostEntry::of(Some(host.clone())),
+    };
+    nodes_of_hosts(0, job.hosts.iter().map(entry).collect(), &"hosts of this job", store, listen)
 }
 
 /// Refuses stores that are too small.
@@ -439,8 +473,9 @@ fn places(plan: &Plan, instance: &Instance) -> String {
 fn summary(plan: &Plan, instance: &Instance, took: Duration) -> String {
     let name = &instance.map.name;
     let (nodes, shards) = (instance.map.nodes.len(), instance.map.shards.len());
+    let hosts = plan.scheduler.map(|scheduler| format!(" on the hosts of this {scheduler} job")).unwrap_or_default();
     format!(
-        "{name} is up: {nodes} nodes, {shards} shards, in {}; stores: {}\n\n  \
+        "{name} is up: {nodes} nodes{hosts}, {shards} shards, in {}; stores: {}\n\n  \
          weft mount {name} MOUNTPOINT     work with it as a directory\n  \
          weft cp -r DIR {name}:/          copy something in\n  \
          weft status {name}               see how it is\n  \
@@ -462,9 +497,41 @@ mod tests {
     }
 
     fn plan(words: &[&str]) -> Outcome<Plan> {
+        plan_in(words, &[])
+    }
+
+    /// With these variables in the environment.
+    fn plan_in(words: &[&str], variables: &[(&str, &str)]) -> Outcome<Plan> {
+        let value =
+            |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         let matches = <Line as clap::CommandFactory>::command().try_get_matches_from([&["up"], words].concat());
         let line = matches.and_then(|matches| Line::from_arg_matches(&matches));
-        check(line.map_err(|error| Failure::new(error.to_string()))?.args)
+        check(line.map_err(|error| Failure::new(error.to_string()))?.args, &value)
+    }
+
+    #[test]
+    fn in_a_job_each_of_its_hosts_has_a_node() {
+        let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-3]"), ("SLURMD_NODENAME", "n2")];
+        let machines = |plan: &Plan| plan.nodes.iter().map(|node| node.machine.ssh_host()).collect::<Vec<_>>();
+        let of_job = plan_in(&["--listen", "10.0.0.0/8", "--store", "/s:2MiB"], &job).expect("plan");
+        assert_eq!((of_job.name.as_str(), of_job.scheduler), ("job-7", Some(Scheduler::Slurm)));
+        assert_eq!(machines(&of_job), [Some("n1".to_owned()), None, Some("n3".to_owned())]);
+        assert!(of_job.nodes.iter().all(|node| node.order.listen.is_some() && node.order.store_size == Some(2 << 20)));
+        // What is said comes first.
+        let here = plan_in(&["j", "--nodes", "2"], &job).expect("plan");
+        assert_eq!((here.name.as_str(), here.scheduler, machines(&here)), ("j", None, vec![None, None]));
+        assert!(
+            plan_in(&["--hosts", "/nonexistent"], &job).is_err_and(|failure| failure.text().contains("/nonexistent"))
+        );
+        assert!(plan_in(&["--hosts", "pbs"], &job).is_err_and(|failure| failure.text().contains("PBS_NODEFILE")));
+        assert_eq!(plan_in(&["--hosts", "slurm"], &[job[1]]).expect("plan").name, "weft");
+        // A host of its own needs no address that others reach.
+        let alone = [("SLURM_JOB_NODELIST", "n2"), job[2]];
+        assert_eq!(plan_in(&[], &alone).expect("plan").nodes[0].order.listen, Some(Listen::LOOPBACK));
+        // Of several, the one where this runs listens where others reach it.
+        let toward = [("SLURM_JOB_NODELIST", "n2,localhost"), job[2]];
+        let own = plan_in(&[], &toward).expect("plan").nodes[0].order.listen.clone();
+        assert_eq!(own, Some(Listen::Address("127.0.0.1".parse().expect("an address"))));
     }
 
     #[test]

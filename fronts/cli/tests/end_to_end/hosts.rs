@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Installs the stand-in. A host named `own` is this machine itself, with its very directories; a host for which there
 /// is a file `away-HOST` cannot be reached.
-fn install_ssh(ground: &Ground) {
+pub fn install_ssh(ground: &Ground) {
     let script = format!(
         "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n\
          export SSH_CONNECTION='127.0.0.1 1 127.0.0.1 22'\necho 'Welcome!'\n\
