@@ -53,12 +53,13 @@ explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECO
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
 
-test-long: ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; 16 nodes; PyTorch; damage and churn of regions
+test-long: ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; 16 nodes; Slurm; PyTorch; damage and churn of regions
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
 	WEFT_DAMAGE=10000 $(CARGO) test --release -p weft-region --test region campaign -- --nocapture
 	$(CARGO) build --release -p weft -p weft-consistency
 	$(BINARIES)/release/weft-consistency run --mode all --seconds $$(( $(MINUTES) * 60 / 14 ))
+	scripts/slurm-test.sh $(BINARIES)/release/weft
 	$(CARGO) test --release -p weft --test end_to_end -- --ignored --nocapture
 	$(CARGO) test --release -p weft-python -- --ignored --nocapture
 	$(CARGO) build --release -p weft-bench

@@ -1,9 +1,11 @@
 //! The life of a batch job: `weft up` takes the hosts that the scheduler gave, here with a stand-in for ssh.
 
-use super::Ground;
 use super::hosts::install_ssh;
+use super::{Ground, runs};
 use std::fs;
-use std::process::Output;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Output};
 
 /// Runs the command with variables as a scheduler sets them.
 fn in_job(ground: &Ground, variables: &[(&str, &str)], words: &[&str]) -> Output {
@@ -85,4 +87,44 @@ fn what_is_said_comes_before_what_the_job_says() {
         assert!(output.status.code() == Some(2) && said.contains(text) && said.contains("remedy:"), "{said}");
     }
     assert!(!ground.path("run/weft/x").exists());
+}
+
+/// A script of examples/slurm with its directory of jobs here, as slurmd runs it for job 47 of this user.
+fn site_script(ground: &Ground, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/slurm").join(name);
+    let text = fs::read_to_string(&path).expect("an example");
+    let text = text.replacen("jobs=/local/scratch/weft-jobs", &format!("jobs={}", ground.path("jobs").display()), 1);
+    let program = Path::new(env!("CARGO_BIN_EXE_weft")).parent().expect("a directory").display().to_string();
+    let search = std::env::var("PATH").expect("a path of programs");
+    let user = fs::metadata(&ground.directory).expect("there").uid().to_string();
+    let mut script = Command::new("sh");
+    script.args(["-c", &text]).env("SLURM_JOB_ID", "47").env("SLURM_JOB_UID", user);
+    let output = script.env("PATH", format!("{program}:{search}")).output().expect("a shell");
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_sites_scripts_prepare_a_job_and_clear_up_after_it() {
+    let ground = Ground::new("site-scripts");
+    assert_eq!(site_script(&ground, "task-prolog.sh"), "", "without the prolog nothing is set");
+    site_script(&ground, "prolog.sh");
+    let directory = ground.path("jobs/47");
+    assert_eq!(fs::metadata(&directory).expect("made").permissions().mode() & 0o777, 0o700);
+    let told = site_script(&ground, "task-prolog.sh");
+    let variables: Vec<(&str, &str)> =
+        told.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('=')).collect();
+    let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["XDG_RUNTIME_DIR", "WEFT_JOB_DIRECTORY", "WEFT_SSH"]);
+    // A job that starts one and never ends it.
+    let store = directory.display().to_string();
+    done(&ground, &variables, &["up", "e2e", "--nodes", "2", "--store", &store]);
+    let status = in_job(&ground, &variables, &["status", "--json", "e2e"]);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    let nodes = status["file_systems"][0]["nodes"].as_array().expect("nodes").clone();
+    let pids: Vec<u64> = nodes.iter().filter_map(|node| node["pid"].as_u64()).collect();
+    assert!(pids.len() == 2 && pids.iter().all(|pid| runs(*pid)));
+    site_script(&ground, "epilog.sh");
+    assert!(!pids.iter().any(|pid| runs(*pid)) && !directory.exists());
+    site_script(&ground, "epilog.sh");
 }
