@@ -38,6 +38,7 @@ enum Verb {
     Df(verb::df::Args),
     Bench(verb::bench::Args),
     Cp(verb::cp::Args),
+    Stage(verb::stage::Args),
     Mv(verb::mv::Args),
     Rm(verb::rm::Args),
     Mkdir(verb::mkdir::Args),
@@ -54,7 +55,7 @@ enum Verb {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["up", "down", "node", "balance", "mount", "umount", "mpiexec", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
-    ("Move", &["cp", "mv", "rm", "mkdir", "layout", "convert"]),
+    ("Move", &["cp", "stage", "mv", "rm", "mkdir", "layout", "convert"]),
     ("Tools", &["doctor", "debug", "store", "completions", "man"]),
 ];
 
@@ -82,6 +83,7 @@ impl Cli {
             Verb::Df(args) => verb::df::run(&args),
             Verb::Bench(args) => verb::bench::run(&args),
             Verb::Cp(args) => verb::cp::run(&args),
+            Verb::Stage(args) => verb::stage::run(&args),
             Verb::Mv(args) => verb::mv::run(&args),
             Verb::Rm(args) => verb::rm::run(&args),
             Verb::Mkdir(args) => verb::mkdir::run(&args),
@@ -106,7 +108,7 @@ pub fn parse() -> Cli {
 pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(
-        "{{about}}\n{{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
+        "{{about}}. {{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
          running), others of this machine.\n{}\nOptions (-h of a verb: short help, --help: with examples; -V: the \
          version):\n  --key FILE   Work as the user of this key [default: WEFT_KEY, ~/.config/weft/NAME.key]\n",
         groups_text(&command)

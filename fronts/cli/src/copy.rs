@@ -14,6 +14,7 @@ mod part;
 mod place;
 mod progress;
 mod queue;
+mod verify;
 
 pub use place::{Item, Kind, Place};
 
@@ -21,9 +22,12 @@ use crate::failure::{Failure, Outcome};
 use crate::output;
 use progress::Progress;
 use queue::Queue;
+use serde::Serialize;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
+use verify::Verifier;
 use weft_protocol::Plan;
 
 /// Failures after which a copy gives up: more of the same would follow.
@@ -35,10 +39,14 @@ const JOBS_RANGE: (usize, usize) = (4, 16);
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct Choices {
+    /// The verb of the command, for what it says.
+    pub verb: &'static str,
     /// Directories too, and symbolic links as such.
     pub recursive: bool,
     /// Pass over what is whole already, and go on where a large file was left.
     pub resume: bool,
+    /// Read each copy again, and compare it with its source.
+    pub verify: bool,
     /// Threads that copy.
     pub jobs: usize,
     /// Say each name.
@@ -53,7 +61,18 @@ impl Default for Choices {
     fn default() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let jobs = processors.clamp(JOBS_RANGE.0, JOBS_RANGE.1);
-        Self { recursive: false, resume: false, jobs, verbose: false, quiet: true, plan: None }
+        let (recursive, resume, verify) = (false, false, false);
+        Self { verb: "cp", recursive, resume, verify, jobs, verbose: false, quiet: true, plan: None }
+    }
+}
+
+impl Choices {
+    /// Refuses what would copy nothing.
+    pub fn check(&self) -> Outcome<()> {
+        if self.jobs == 0 {
+            return Err(Failure::new("-j 0: nobody would copy").remedy("-j 1 or more"));
+        }
+        Ok(())
     }
 }
 
@@ -64,37 +83,89 @@ struct Job {
     item: Item,
 }
 
-/// What all threads of a copy share.
+/// What a copy has done.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Report {
+    /// Files that were copied, and their bytes.
+    pub files: u64,
+    pub bytes: u64,
+    /// Files that were there already, and bytes, those of parts of large files included.
+    pub kept_files: u64,
+    pub kept_bytes: u64,
+    /// Copies that were read again and found to be equal.
+    pub verified_files: u64,
+    /// What could not be copied, and why.
+    pub failures: Vec<String>,
+}
+
+impl Report {
+    /// Fails when anything could not be copied: each failure was told already.
+    pub fn outcome(&self, verb: &str, remedy: &str) -> Outcome<()> {
+        match self.failures.len() {
+            0 => Ok(()),
+            count => Err(Failure::new(format!("{verb}: {count} could not be copied")).remedy(remedy)),
+        }
+    }
+}
+
+/// What all threads of a copy share. Rank 1, the only lock here: `failures`, held for one text.
 struct Copy<'a> {
     choices: &'a Choices,
     queue: Queue,
     progress: Progress,
-    failures: AtomicUsize,
+    /// Through which copies are read again; `None`: they are not.
+    verifier: Option<Verifier>,
+    failed: AtomicUsize,
+    failures: Mutex<Vec<String>>,
 }
 
 /// Copies sources to a target: into it when it is a directory.
 pub fn copy(sources: &[Place], target: &Place, choices: &Choices) -> Outcome<()> {
     let into = target.look(true)?.is_some_and(|item| item.kind == Kind::Directory);
     if !into && (sources.len() > 1 || target.ends_with_slash()) {
-        return Err(Failure::new(format!("cp to {target}: is not a directory")).remedy("make it, or give one source"));
+        let verb = choices.verb;
+        return Err(
+            Failure::new(format!("{verb} to {target}: is not a directory")).remedy("make it, or give one source")
+        );
     }
-    let pairs = sources.iter().map(|source| {
-        let target = match source.base_name() {
-            Some(name) if into => target.join(&name),
-            _ => target.clone(),
-        };
-        (source.clone(), target)
-    });
-    copy_pairs(&pairs.collect::<Vec<_>>(), choices)
+    let pairs =
+        sources.iter().map(|source| (source.clone(), if into { inside(target, source) } else { target.clone() }));
+    copy_all(&pairs.collect::<Vec<_>>(), choices)
 }
 
 /// Copies a source to exactly this name.
 pub fn copy_as(source: &Place, target: &Place, choices: &Choices) -> Outcome<()> {
-    copy_pairs(&[(source.clone(), target.clone())], choices)
+    copy_all(&[(source.clone(), target.clone())], choices)
 }
 
-fn copy_pairs(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<()> {
-    let copy = Copy { choices, queue: Queue::new(), progress: Progress::new(choices), failures: AtomicUsize::new(0) };
+/// Copies sources into a directory, which is made with those above it when it is not there. The same command always
+/// means the same names, so that it can be run again. What could not be copied is in the report.
+pub fn copy_into(sources: &[Place], directory: &Place, choices: &Choices) -> Outcome<Report> {
+    directory.make_directories()?;
+    let pairs: Vec<_> = sources.iter().map(|source| (source.clone(), inside(directory, source))).collect();
+    copy_pairs(&pairs, choices)
+}
+
+/// The place of a source in a directory: under its name, or the directory itself for what has none, such as `/`.
+fn inside(directory: &Place, source: &Place) -> Place {
+    source.base_name().map_or_else(|| directory.clone(), |name| directory.join(&name))
+}
+
+fn copy_all(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<()> {
+    let remedy = "see the errors above; the same command with --resume copies what is missing";
+    copy_pairs(pairs, choices)?.outcome(choices.verb, remedy)
+}
+
+fn copy_pairs(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<Report> {
+    let verifier = choices.verify.then(|| Verifier::new(pairs.iter().flat_map(|(source, target)| [source, target])));
+    let copy = Copy {
+        choices,
+        queue: Queue::new(),
+        progress: Progress::new(choices),
+        verifier: verifier.transpose()?,
+        failed: AtomicUsize::new(0),
+        failures: Mutex::new(Vec::new()),
+    };
     let finished = thread::scope(|scope| {
         for _ in 0..choices.jobs.max(1) {
             scope.spawn(|| copy.work());
@@ -110,11 +181,11 @@ fn copy_pairs(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<()> {
         }
     }
     copy.progress.finish();
-    match copy.failures.load(Ordering::Relaxed) {
-        0 => Ok(()),
-        count => Err(Failure::new(format!("cp: {count} could not be copied"))
-            .remedy("see the errors above; the same command with --resume copies what is missing")),
+    if let Some(verifier) = &copy.verifier {
+        verifier.close()?;
     }
+    let failures = std::mem::take(&mut *copy.failures.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Report { failures, ..copy.progress.report() })
 }
 
 impl Copy<'_> {
@@ -133,24 +204,24 @@ impl Copy<'_> {
 
     /// Looks at a source of the command line, and refuses what cannot be copied there.
     fn look_at_source(&self, source: &Place, target: &Place) -> Outcome<Item> {
+        let verb = self.choices.verb;
         let Some(item) = source.look(!self.choices.recursive)? else {
-            return Err(Failure::new(format!("cp {source}: no such file or directory")));
+            return Err(Failure::new(format!("{verb} {source}: no such file or directory")));
         };
         if item.kind == Kind::Directory && !self.choices.recursive {
-            return Err(
-                Failure::new(format!("cp {source}: is a directory")).remedy("add -r to copy it and all that is in it")
-            );
+            return Err(Failure::new(format!("{verb} {source}: is a directory"))
+                .remedy("add -r to copy it and all that is in it"));
         }
         let same = target.look(false)?.is_some_and(|found| found.identity == item.identity && source.same_tree(target));
         if same || item.kind == Kind::Directory && target.is_below(source) {
-            return Err(Failure::new(format!("cp {source} to {target}: would copy it into itself")));
+            return Err(Failure::new(format!("{verb} {source} to {target}: would copy it into itself")));
         }
         Ok(item)
     }
 
     /// Copies one thing: at once, or by queueing it.
     fn take(&self, source: &Place, target: &Place, item: Item, directories: &mut Vec<(Place, Item)>) -> Outcome<()> {
-        if self.failures.load(Ordering::Relaxed) >= FAILURES_MAX {
+        if self.failed.load(Ordering::Relaxed) >= FAILURES_MAX {
             return Ok(());
         }
         match item.kind {
@@ -167,8 +238,9 @@ impl Copy<'_> {
             }
             Kind::Directory => self.enter(source, target, item, directories),
             Kind::Other => {
+                let verb = self.choices.verb;
                 output::warn(&Failure::new(format!(
-                    "cp {source}: is neither file, directory nor symbolic link: left out"
+                    "{verb} {source}: is neither file, directory nor symbolic link: left out"
                 )));
                 Ok(())
             }
@@ -196,7 +268,7 @@ impl Copy<'_> {
         let mut buffer = vec![0; file::BUFFER_BYTES];
         while let Some(task) = self.queue.next() {
             let done = match task {
-                queue::Task::File(_) if self.failures.load(Ordering::Relaxed) >= FAILURES_MAX => Ok(()),
+                queue::Task::File(_) if self.failed.load(Ordering::Relaxed) >= FAILURES_MAX => Ok(()),
                 queue::Task::File(job) => self.copy_file(&job, &mut buffer),
                 queue::Task::Help(large) => self.copy_chunks(&large, &mut buffer),
             };
@@ -210,8 +282,10 @@ impl Copy<'_> {
     /// One more failure, said at once.
     fn fail(&self, failure: &Failure) {
         self.progress.pause(|| output::warn(failure));
-        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES_MAX {
-            self.progress.pause(|| output::note(format_args!("cp: too many failures, the rest is left out")));
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure.text().to_owned());
+        if self.failed.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES_MAX {
+            let verb = self.choices.verb;
+            self.progress.pause(|| output::note(format_args!("{verb}: too many failures, the rest is left out")));
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod mv;
 pub mod node;
 pub mod rm;
 pub mod serve;
+pub mod stage;
 pub mod stat;
 pub mod status;
 pub mod store;

@@ -60,6 +60,8 @@ mod settings;
 mod shards;
 #[path = "end_to_end/spread.rs"]
 mod spread;
+#[path = "end_to_end/stage.rs"]
+mod stage;
 #[path = "end_to_end/two_mounts.rs"]
 mod two_mounts;
 #[path = "end_to_end/ucx.rs"]

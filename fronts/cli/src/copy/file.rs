@@ -48,16 +48,17 @@ impl Copy<'_> {
     /// Copies a file, or opens a large one and calls for help.
     pub(super) fn copy_file(&self, job: &Job, buffer: &mut [u8]) -> Outcome<()> {
         let Job { source, target, item } = job;
-        if self.choices.resume && is_whole(target, item)? {
+        let verb = self.choices.verb;
+        if self.choices.resume && is_whole(target, item)? && self.is_equal(job, target)? {
             self.progress.kept_file(item.size);
             return Ok(());
         }
-        let name = target.base_name().ok_or_else(|| Failure::new(format!("cp to {target}: has no name")))?;
+        let name = target.base_name().ok_or_else(|| Failure::new(format!("{verb} to {target}: has no name")))?;
         let part = target.beside(&part::part_name(&name));
         if item.size > LARGE_BYTES {
             return self.begin_large(job, part, target.beside(&part::record_name(&name)), buffer);
         }
-        let copied = self.copy_small(source, &part, item, buffer).and_then(|()| finish(job, &part));
+        let copied = self.copy_small(source, &part, item, buffer).and_then(|()| self.finish(job, &part));
         match copied {
             Ok(()) => {
                 self.progress.file_done(target);
@@ -84,7 +85,7 @@ impl Copy<'_> {
                 offset += count as u64;
             }
             if count == 0 && offset < item.size {
-                return Err(ends_early(source, offset, item.size));
+                return Err(self.ends_early(source, offset, item.size));
             }
             // A file of the size that was seen needs no further read to show its end; one of size 0 may be of /proc.
             if count == 0 || (offset == item.size && count < buffer.len()) {
@@ -153,8 +154,10 @@ impl Copy<'_> {
         }
         assert_eq!(record.done, record.size, "a large copy whose last worker leaves without failure is whole");
         large.writer.close(&large.part)?;
-        finish(&large.job, &large.part)?;
+        let finished = self.finish(&large.job, &large.part);
+        // What differs is not gone on with.
         large.record.remove()?;
+        finished?;
         self.progress.file_done(&large.job.target);
         Ok(())
     }
@@ -166,13 +169,40 @@ impl Copy<'_> {
             let left = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
             let count = large.reader.read_at(source, &mut buffer[..left], offset)?;
             if count == 0 {
-                return Err(ends_early(source, offset, large.job.item.size));
+                return Err(self.ends_early(source, offset, large.job.item.size));
             }
             large.writer.write_at(&large.part, &buffer[..count], offset)?;
             self.progress.copied(count as u64);
             offset += count as u64;
         }
         Ok(())
+    }
+
+    /// A source that has fewer bytes than its size says: a copy of it would look whole and lack the rest.
+    fn ends_early(&self, source: &Place, read: u64, size: u64) -> Failure {
+        Failure::new(format!("{} {source}: only {read} of {size} bytes can be read", self.choices.verb))
+            .remedy("it became shorter while it was copied, or bytes of it were lost: compare it with its source")
+    }
+
+    /// Compares the part if that is wanted, and gives it its attributes and then its name.
+    fn finish(&self, job: &Job, part: &Place) -> Outcome<()> {
+        if !self.is_equal(job, part)? {
+            let (verb, source, target) = (self.choices.verb, &job.source, &job.target);
+            return Err(Failure::new(format!("{verb} {source} to {target}: what was written differs from the source"))
+                .remedy("it changed while it was copied, or a device damages data: copy it again"));
+        }
+        part.set_mode_and_time(job.item.mode, job.item.mtime, false)?;
+        part.rename_to(&job.target)
+    }
+
+    /// Whether a copy has the bytes of its source, or nobody wants to know.
+    fn is_equal(&self, job: &Job, copy: &Place) -> Outcome<bool> {
+        let Some(verifier) = &self.verifier else { return Ok(true) };
+        let equal = verifier.compare(&job.source, copy, job.item.size, self.choices.jobs)?;
+        if equal {
+            self.progress.verified_file();
+        }
+        Ok(equal)
     }
 }
 
@@ -213,20 +243,8 @@ impl LargeCopy {
     }
 }
 
-/// A source that has fewer bytes than its size says: a copy of it would look whole and lack the rest.
-fn ends_early(source: &Place, read: u64, size: u64) -> Failure {
-    Failure::new(format!("cp {source}: only {read} of {size} bytes can be read"))
-        .remedy("it became shorter while it was copied, or bytes of it were lost: compare it with its source")
-}
-
 /// Whether the target is a whole copy already: same size and time, which a copy gets last.
 fn is_whole(target: &Place, item: &Item) -> Outcome<bool> {
     let found = target.look(false)?;
     Ok(found.is_some_and(|found| found.kind == item.kind && found.size == item.size && found.mtime == item.mtime))
-}
-
-/// Gives the part its attributes and then its name.
-fn finish(job: &Job, part: &Place) -> Outcome<()> {
-    part.set_mode_and_time(job.item.mode, job.item.mtime, false)?;
-    part.rename_to(&job.target)
 }

@@ -3,7 +3,7 @@
 use crate::failure::{Explain, Failure, Outcome};
 use crate::output::printable;
 use crate::session::{Session, Sessions};
-use crate::target::{self, Target};
+use crate::target::{self, Target, WeftPath};
 use crate::tree;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -273,6 +273,17 @@ impl Place {
                     Err(Error::Exists) => self.require_directory(),
                     made => made.explain(place).map(|_| ()),
                 }
+            }
+        }
+    }
+
+    /// Makes a directory and those above it, unless they are there.
+    pub fn make_directories(&self) -> Outcome<()> {
+        match self {
+            Place::Local(path) => fs::create_dir_all(path).explain(|| format!("make directory {self}")),
+            Place::Weft(session, path) => {
+                let path = WeftPath { file_system: Some(session.instance.map.name.clone()), path: path.clone() };
+                tree::make_directories(session, &path, tree::with_umask(0o777)).map(|_| ())
             }
         }
     }

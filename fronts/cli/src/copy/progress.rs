@@ -1,6 +1,6 @@
 //! How a copy goes on: a bar on a terminal, plain lines elsewhere.
 
-use super::{Choices, Place};
+use super::{Choices, Place, Report};
 use crate::output;
 use crate::quantity::{bytes_text, span_text};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,6 +14,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Counts what was found and copied.
 pub struct Progress {
     begun: Instant,
+    verb: &'static str,
     verbose: bool,
     quiet: bool,
     bar: Option<ProgressBar>,
@@ -24,6 +25,7 @@ pub struct Progress {
     /// Bytes and files that were whole already.
     kept: AtomicU64,
     kept_files: AtomicU64,
+    verified_files: AtomicU64,
     /// When the last line was written. Only tried, never waited for.
     line_at: Mutex<Instant>,
 }
@@ -40,6 +42,7 @@ impl Progress {
         });
         Self {
             begun,
+            verb: choices.verb,
             verbose: choices.verbose,
             quiet: choices.quiet,
             bar,
@@ -48,6 +51,7 @@ impl Progress {
             files: AtomicU64::new(0),
             kept: AtomicU64::new(0),
             kept_files: AtomicU64::new(0),
+            verified_files: AtomicU64::new(0),
             line_at: Mutex::new(begun),
         }
     }
@@ -84,6 +88,24 @@ impl Progress {
         self.kept_files.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A copy was read again, and is equal to its source.
+    pub fn verified_file(&self) {
+        self.verified_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was counted.
+    pub fn report(&self) -> Report {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Report {
+            files: read(&self.files),
+            bytes: read(&self.copied),
+            kept_files: read(&self.kept_files),
+            kept_bytes: read(&self.kept),
+            verified_files: read(&self.verified_files),
+            failures: Vec::new(),
+        }
+    }
+
     /// A file is whole.
     pub fn file_done(&self, target: &Place) {
         self.files.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +137,8 @@ impl Progress {
         if at.elapsed() >= LINE_EVERY {
             *at = Instant::now();
             let found = self.found.load(Ordering::Relaxed);
-            output::note(format_args!("cp: {} of {} or more", bytes_text(copied), bytes_text(found)));
+            let verb = self.verb;
+            output::note(format_args!("{verb}: {} of {} or more", bytes_text(copied), bytes_text(found)));
         }
     }
 
@@ -127,16 +150,20 @@ impl Progress {
         if self.quiet {
             return;
         }
-        let (files, copied) = (self.files.load(Ordering::Relaxed), self.copied.load(Ordering::Relaxed));
+        let Report { files, bytes, kept_files, kept_bytes, verified_files, .. } = self.report();
         let took = self.begun.elapsed();
-        let rate = (copied as f64 / took.as_secs_f64().max(1e-6)) as u64;
-        let kept = match (self.kept_files.load(Ordering::Relaxed), self.kept.load(Ordering::Relaxed)) {
+        let rate = (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64;
+        let kept = match (kept_files, kept_bytes) {
             (0, 0) => String::new(),
             (files, bytes) => format!("; {files} files and {} in all were there already", bytes_text(bytes)),
         };
+        let verified = match verified_files {
+            0 => String::new(),
+            files => format!("; {files} files were compared with their sources"),
+        };
         output::note(format_args!(
-            "copied {files} files, {} in {} ({}/s){kept}",
-            bytes_text(copied),
+            "copied {files} files, {} in {} ({}/s){kept}{verified}",
+            bytes_text(bytes),
             span_text(took),
             bytes_text(rate)
         ));

@@ -38,6 +38,9 @@ pub struct Args {
     /// Go on with a copy that was interrupted
     #[arg(long)]
     resume: bool,
+    /// Read each copy again, and compare it with its source
+    #[arg(long)]
+    verify: bool,
     #[command(flatten)]
     striping: Striping,
     /// Threads that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
@@ -54,16 +57,16 @@ pub struct Args {
 pub fn run(args: &Args) -> Outcome {
     let defaults = Choices::default();
     let choices = Choices {
+        verb: "cp",
         recursive: args.recursive,
         resume: args.resume,
+        verify: args.verify,
         jobs: args.jobs.unwrap_or(defaults.jobs),
         verbose: args.verbose,
         quiet: args.quiet,
         plan: args.striping.plan()?,
     };
-    if choices.jobs == 0 {
-        return Err(Failure::new("-j 0: nobody would copy").remedy("-j 1 or more"));
-    }
+    choices.check()?;
     let mut sessions = Sessions::default();
     let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(&args.target, &mut sessions)?;

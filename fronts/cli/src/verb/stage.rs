@@ -1,0 +1,177 @@
+//! `weft stage`: trees of the site's file system into a job's, and back, again and again until all is there.
+//!
+//! The copying is that of `weft cp` (`copy.rs`). What is added: names that do not depend on what is there already, so
+//! that the same command goes on where it was interrupted; copies that are on their device when it ends; and an answer
+//! for programs.
+
+use crate::copy::{self, Choices, Place, Report};
+use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::output;
+use crate::session::Sessions;
+use crate::verb::layout::Striping;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::File;
+use std::time::Instant;
+
+const NAMES_HELP: &str = "\
+Each source gets its own name in the directory, which is made if it is not
+there; of DIR/. and of NAME:/ the contents get there. The same command can be
+run again: files that are there with the same size and time are passed over,
+and a large file goes on where it was left.
+
+Each file is written as .NAME.weft-part, and gets its name when it is whole.
+Permissions (without set-user-id) and modification times are kept; the owner is
+you. Symbolic links are copied as such. Sparse, striped and split files arrive
+whole. --verify reads each copy again from where it is stored, and compares it
+with its source: each byte is read twice more.
+
+--json prints an object: files and bytes (copied), kept_files and kept_bytes
+(there already), verified_files, seconds, failures (an array of texts).
+";
+
+const IN_EXAMPLES: &str = "
+Examples:
+  weft stage in /project/input weft:/
+  weft stage in --verify /project/input/. job42:/data
+  weft stage in --width 4 /project/model.bin job42:/models";
+
+const OUT_EXAMPLES: &str = "\
+When it ends, all that was copied is on the device below the target (syncfs).
+
+Examples:
+  weft stage out weft:/results /project/run42
+  weft stage out --verify --json job42:/ /project/run42";
+
+/// Copy trees into a job's file system and back, to be run again when interrupted
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    direction: Direction,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Direction {
+    In(In),
+    Out(Out),
+}
+
+/// Copy files and trees into a directory of a file system
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = format!("{NAMES_HELP}{IN_EXAMPLES}"))]
+struct In {
+    /// Files and directories of this machine
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
+    /// Directory to copy into
+    #[arg(value_name = "NAME:DIR")]
+    target: OsString,
+    #[command(flatten)]
+    striping: Striping,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Copy files and trees out of a file system into a directory
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = format!("{NAMES_HELP}{OUT_EXAMPLES}"))]
+struct Out {
+    /// Files and directories of a file system
+    #[arg(value_name = "NAME:PATH", required = true)]
+    sources: Vec<OsString>,
+    /// Directory of this machine to copy into
+    #[arg(value_name = "DIR")]
+    target: OsString,
+    #[command(flatten)]
+    how: How,
+}
+
+/// What both directions have.
+#[derive(clap::Args, Debug)]
+struct How {
+    /// Read each copy again, and compare it with its source
+    #[arg(long)]
+    verify: bool,
+    /// Threads that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Say each name that is copied
+    #[arg(short, long)]
+    verbose: bool,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    report: Report,
+    seconds: f64,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    match &args.direction {
+        Direction::In(args) => {
+            let choices = Choices { plan: args.striping.plan()?, ..choices("stage in", &args.how)? };
+            stage(&args.sources, &args.target, &choices, &args.how)
+        }
+        Direction::Out(args) => stage(&args.sources, &args.target, &choices("stage out", &args.how)?, &args.how),
+    }
+}
+
+fn choices(verb: &'static str, how: &How) -> Outcome<Choices> {
+    let defaults = Choices::default();
+    let choices = Choices {
+        verb,
+        recursive: true,
+        resume: true,
+        verify: how.verify,
+        jobs: how.jobs.unwrap_or(defaults.jobs),
+        verbose: how.verbose,
+        quiet: how.quiet,
+        plan: None,
+    };
+    choices.check()?;
+    Ok(choices)
+}
+
+fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) -> Outcome {
+    let begun = Instant::now();
+    let mut sessions = Sessions::default();
+    let sources = sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
+    let target = Place::parse(target, &mut sessions)?;
+    check_sides(&sources, &target, choices.verb)?;
+    let report = copy::copy_into(&sources, &target, choices)?;
+    if let Place::Local(directory) = &target {
+        let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+        synced.explain(|| format!("{}: write {target} to its device", choices.verb))?;
+    }
+    drop((sources, target));
+    sessions.close()?;
+    let outcome = report.outcome(choices.verb, "see the errors above; the same command copies what is missing");
+    if how.json {
+        output::print_json(&Answer { report, seconds: begun.elapsed().as_secs_f64() })?;
+    }
+    outcome.map(|()| Ending::Done)
+}
+
+/// Refuses what would stay on one side.
+fn check_sides(sources: &[Place], target: &Place, verb: &str) -> Outcome<()> {
+    let goes_in = verb == "stage in";
+    let is_in = |place: &Place| matches!(place, Place::Weft(..));
+    let wrong = sources.iter().find(|source| is_in(source) == goes_in);
+    match wrong.or(Some(target).filter(|target| is_in(target) != goes_in)) {
+        None => Ok(()),
+        Some(place) => {
+            let where_it_is = if is_in(place) { "in a file system of Weft" } else { "a path of this machine" };
+            Err(Failure::new(format!("{verb}: {place} is {where_it_is}")).remedy(
+                "`weft stage in SOURCE... NAME:DIR`, `weft stage out NAME:PATH... DIR`; `weft cp` copies in any way",
+            ))
+        }
+    }
+}
