@@ -94,11 +94,19 @@ wait_for "the hosts do not come" both_idle
 
 # The names of the two hosts are of this Slurm alone: nobody resolves them.
 sed 's|^weft up |weft up --listen 127.0.0.1 |' "$examples/job.sh" > "$ground/job.sh"
+mkdir "$ground/submit"
+cd "$ground/submit"
 timeout 120 sbatch --wait --quiet --output="$ground/job.out" "$ground/job.sh" || fail "the example job failed"
+for process in 0 1; do
+    [ "$(cat "$ground/submit/weft-example/results/$process")" = "work to do"$'\n'"from $process" ] ||
+        fail "the results were not staged out"
+done
 grep 'is up: 2 nodes on the hosts of this Slurm job' "$ground/job.out" || fail "no node on each host"
 [ "$(grep -c '^from [01]$' "$ground/job.out")" = 2 ] || fail "the processes did not read each other's files"
 is_empty() { [ -z "$(ls -A "$ground/jobs")" ]; }
 wait_for "the epilog leaves something" is_empty
+
+cd /
 
 # One that is killed while it works.
 sed '/^weft down/i touch "'"$ground"'/works"\nsleep 1000' "$ground/job.sh" > "$ground/killed.sh"

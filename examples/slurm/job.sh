@@ -9,9 +9,19 @@ set -euo pipefail
 
 weft up --store "$WEFT_JOB_DIRECTORY"
 
+# Input from the site's file system, which all hosts see.
+site=$SLURM_SUBMIT_DIR/weft-example
+mkdir -p "$site/input" && echo "work to do" > "$site/input/work"
+weft stage in "$site/input" weft:/
+
 # The job's own work: each process writes a file, and reads that of the next one, which may be on another host.
+weft mkdir -p weft:/results
 srun --ntasks-per-node=1 bash -c '
-    file=$(mktemp) && echo "from $SLURM_PROCID" > "$file" && weft cp -q "$file" "weft:/$SLURM_PROCID" && rm "$file"'
-srun --ntasks-per-node=1 bash -c 'weft cat "weft:/$(( (SLURM_PROCID + 1) % SLURM_NTASKS ))"'
+    file=$(mktemp) && weft cat weft:/input/work > "$file" && echo "from $SLURM_PROCID" >> "$file" &&
+    weft cp -q "$file" "weft:/results/$SLURM_PROCID" && rm "$file"'
+srun --ntasks-per-node=1 bash -c 'weft cat "weft:/results/$(( (SLURM_PROCID + 1) % SLURM_NTASKS ))"'
+
+# Results to the site's file system.
+weft stage out --verify weft:/results "$site"
 
 weft down

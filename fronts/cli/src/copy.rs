@@ -9,6 +9,8 @@
 //!
 //! On a crash: `.NAME.weft-part` and `.NAME.weft-resume` stay; a later copy of the same name uses or replaces them.
 
+mod batch;
+mod crew;
 mod file;
 mod part;
 mod place;
@@ -16,19 +18,21 @@ mod progress;
 mod queue;
 mod verify;
 
+pub use batch::{Batch, Witness};
+pub use crew::{Crew, Helper, Share, common_batch};
 pub use place::{Item, Kind, Place};
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use progress::Progress;
 use queue::Queue;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use verify::Verifier;
-use weft_protocol::Plan;
+use weft_protocol::{NodeId, Plan};
 
 /// Failures after which a copy gives up: more of the same would follow.
 const FAILURES_MAX: usize = 20;
@@ -84,7 +88,7 @@ struct Job {
 }
 
 /// What a copy has done.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Files that were copied, and their bytes.
     pub files: u64,
@@ -111,6 +115,8 @@ impl Report {
 /// What all threads of a copy share. Rank 1, the only lock here: `failures`, held for one text.
 struct Copy<'a> {
     choices: &'a Choices,
+    /// Which machine holds a file, as a lane of the queue.
+    lane: Box<dyn Fn(Option<NodeId>) -> Option<usize> + Send + Sync + 'a>,
     queue: Queue,
     progress: Progress,
     /// Through which copies are read again; `None`: they are not.
@@ -139,11 +145,17 @@ pub fn copy_as(source: &Place, target: &Place, choices: &Choices) -> Outcome<()>
 }
 
 /// Copies sources into a directory, which is made with those above it when it is not there. The same command always
-/// means the same names, so that it can be run again. What could not be copied is in the report.
-pub fn copy_into(sources: &[Place], directory: &Place, choices: &Choices) -> Outcome<Report> {
-    directory.make_directories()?;
+/// means the same names, so that it can be run again. What could not be copied is in the report; `common` is what the
+/// machines of the crew are told.
+pub fn copy_into(
+    sources: &[Place],
+    directory: &Place,
+    choices: &Choices,
+    crew: &Crew<'_>,
+    common: &Batch,
+) -> Outcome<(Report, Vec<Share>)> {
     let pairs: Vec<_> = sources.iter().map(|source| (source.clone(), inside(directory, source))).collect();
-    copy_pairs(&pairs, choices)
+    copy_pairs(&pairs, choices, Some((crew, common)))
 }
 
 /// The place of a source in a directory: under its name, or the directory itself for what has none, such as `/`.
@@ -153,26 +165,36 @@ fn inside(directory: &Place, source: &Place) -> Place {
 
 fn copy_all(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<()> {
     let remedy = "see the errors above; the same command with --resume copies what is missing";
-    copy_pairs(pairs, choices)?.outcome(choices.verb, remedy)
+    copy_pairs(pairs, choices, None)?.0.outcome(choices.verb, remedy)
 }
 
-fn copy_pairs(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<Report> {
-    let verifier = choices.verify.then(|| Verifier::new(pairs.iter().flat_map(|(source, target)| [source, target])));
-    let copy = Copy {
-        choices,
-        queue: Queue::new(),
-        progress: Progress::new(choices),
-        verifier: verifier.transpose()?,
-        failed: AtomicUsize::new(0),
-        failures: Mutex::new(Vec::new()),
-    };
-    let finished = thread::scope(|scope| {
+fn copy_pairs(
+    pairs: &[(Place, Place)],
+    choices: &Choices,
+    crew: Option<(&Crew<'_>, &Batch)>,
+) -> Outcome<(Report, Vec<Share>)> {
+    let helpers = crew.map_or(&[][..], |(crew, _)| &crew.helpers);
+    let here = crew.is_none_or(|(crew, _)| crew.here);
+    let queue = Queue::new(helpers.len(), crew::BATCHES_EACH, here);
+    let mut copy = Copy::new(choices, queue, pairs.iter().flat_map(|(source, target)| [source, target]))?;
+    if let Some((crew, _)) = crew {
+        copy.lane = Box::new(|holder| crew.lane(holder));
+    }
+    let copy = &copy;
+    let (finished, shares) = thread::scope(|scope| {
         for _ in 0..choices.jobs.max(1) {
             scope.spawn(|| copy.work());
         }
+        let mut giving = Vec::new();
+        if let Some((_, common)) = crew {
+            for (index, helper) in helpers.iter().enumerate() {
+                let give = move || copy.give(helper, index + 1, common);
+                giving.extend((0..crew::BATCHES_EACH).map(|_| scope.spawn(give)));
+            }
+        }
         let finished = copy.walk(pairs);
         copy.queue.end();
-        finished
+        (finished, giving.into_iter().filter_map(|given| given.join().ok()).collect())
     });
     // After the last file: writing into a directory changes its time.
     for (directory, item) in finished.iter().rev() {
@@ -181,14 +203,32 @@ fn copy_pairs(pairs: &[(Place, Place)], choices: &Choices) -> Outcome<Report> {
         }
     }
     copy.progress.finish();
-    if let Some(verifier) = &copy.verifier {
-        verifier.close()?;
-    }
-    let failures = std::mem::take(&mut *copy.failures.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(Report { failures, ..copy.progress.report() })
+    Ok((copy.report()?, shares))
 }
 
-impl Copy<'_> {
+impl<'a> Copy<'a> {
+    /// A copy that has not begun, between these places.
+    fn new<'b>(choices: &'a Choices, queue: Queue, places: impl Iterator<Item = &'b Place>) -> Outcome<Self> {
+        Ok(Self {
+            choices,
+            lane: Box::new(|_| None),
+            queue,
+            progress: Progress::new(choices),
+            verifier: choices.verify.then(|| Verifier::new(places)).transpose()?,
+            failed: AtomicUsize::new(0),
+            failures: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// What was done, when all is.
+    fn report(&self) -> Outcome<Report> {
+        if let Some(verifier) = &self.verifier {
+            verifier.close()?;
+        }
+        let failures = std::mem::take(&mut *self.failures.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Report { failures, ..self.progress.report() })
+    }
+
     /// Walks the sources; answers the directories that were made or entered, with the attributes they are to get.
     fn walk(&self, pairs: &[(Place, Place)]) -> Vec<(Place, Item)> {
         let mut directories = Vec::new();
@@ -227,7 +267,8 @@ impl Copy<'_> {
         match item.kind {
             Kind::File => {
                 self.progress.found(item.size);
-                self.queue.push(Job { source: source.clone(), target: target.clone(), item });
+                let lane = (self.lane)(item.holder);
+                self.queue.push(lane, Job { source: source.clone(), target: target.clone(), item });
                 Ok(())
             }
             Kind::Symlink => {

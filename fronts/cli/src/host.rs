@@ -10,6 +10,7 @@ pub mod start;
 pub mod stop;
 pub mod stores;
 
+use crate::copy;
 use crate::failure::{Explain, Failure, Outcome};
 use crate::unmount;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ pub enum Order {
     Unmount { name: String, force: bool },
     /// End nodes and remove their files. Reply: `Stopped`.
     Stop(stop::StopOrder),
+    /// Copy files. Reply: `Copied`.
+    Copy(Box<copy::Batch>),
 }
 
 /// What a machine answers.
@@ -36,6 +39,7 @@ pub enum Reply {
     Done,
     Started(start::Started),
     Stopped(stop::Stopped),
+    Copied(copy::Report),
     Failed { text: String, remedy: Option<String> },
 }
 
@@ -104,6 +108,7 @@ pub fn perform_here(order: &Order) -> Outcome<Reply> {
         }
         Order::Unmount { name, force } => unmount::all_of(name, *force).map(|()| Reply::Done),
         Order::Stop(order) => stop::stop(order).map(Reply::Stopped),
+        Order::Copy(batch) => batch.perform().map(Reply::Copied),
     }
 }
 

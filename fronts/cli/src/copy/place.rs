@@ -7,6 +7,7 @@ use crate::target::{self, Target, WeftPath};
 use crate::tree;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::OpenOptions;
 use weft_protocol::message::shard::{CreateFile, RenameMode};
-use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, Plan, TimeChange, Timestamp};
+use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, NodeId, Plan, TimeChange, Timestamp};
 
 /// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the
 /// source's.
@@ -37,7 +38,7 @@ pub enum Place {
 }
 
 /// Kinds of what can be there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     File,
     Directory,
@@ -47,7 +48,7 @@ pub enum Kind {
 }
 
 /// What is there.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Item {
     pub kind: Kind,
     pub size: u64,
@@ -55,6 +56,8 @@ pub struct Item {
     pub mtime: Timestamp,
     /// Device and inode number; in a file system zero and its inode number.
     pub identity: (u64, u64),
+    /// The node that holds a file of a file system, the first of several.
+    pub holder: Option<NodeId>,
 }
 
 /// A file open for reading.
@@ -86,7 +89,8 @@ impl From<&Attributes> for Item {
             FileKind::Symlink => Kind::Symlink,
         };
         let Attributes { size, mode, mtime, inode, .. } = *attributes;
-        Self { kind, size, mode, mtime, identity: (0, inode.raw()) }
+        let holder = attributes.layout.objects().first().map(|object| object.node());
+        Self { kind, size, mode, mtime, identity: (0, inode.raw()), holder }
     }
 }
 
@@ -101,7 +105,8 @@ impl From<&fs::Metadata> for Item {
         let nanoseconds = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
         let mtime = Timestamp::from_parts(metadata.mtime(), nanoseconds);
         let mode = u16::try_from(metadata.mode() & 0o7777).unwrap_or(0);
-        Self { kind, size: metadata.len(), mode, mtime, identity: (metadata.dev(), metadata.ino()) }
+        let identity = (metadata.dev(), metadata.ino());
+        Self { kind, size: metadata.len(), mode, mtime, identity, holder: None }
     }
 }
 
@@ -114,7 +119,8 @@ impl Place {
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    /// The path.
+    pub fn bytes(&self) -> &[u8] {
         match self {
             Place::Local(path) => path.as_os_str().as_bytes(),
             Place::Weft(_, path) => path,

@@ -88,6 +88,15 @@ impl Progress {
         self.kept_files.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds what another machine has done.
+    pub fn add(&self, report: &Report) {
+        self.files.fetch_add(report.files, Ordering::Relaxed);
+        self.kept_files.fetch_add(report.kept_files, Ordering::Relaxed);
+        self.verified_files.fetch_add(report.verified_files, Ordering::Relaxed);
+        self.kept(report.kept_bytes);
+        self.copied(report.bytes);
+    }
+
     /// A copy was read again, and is equal to its source.
     pub fn verified_file(&self) {
         self.verified_files.fetch_add(1, Ordering::Relaxed);

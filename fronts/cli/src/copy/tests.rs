@@ -160,3 +160,52 @@ fn mistakes_are_refused() {
     assert!(copy(&[scratch.place("gone")], &scratch.place("x"), &choices()).is_err());
     assert_eq!(fs::read_dir(&scratch.0).expect("listed").count(), 1);
 }
+
+/// What another machine would be told.
+fn told() -> Batch {
+    common_batch("none", false, (false, 2), None)
+}
+
+#[test]
+fn what_a_machine_that_fails_was_given_is_copied_by_others() {
+    let scratch = Scratch::new("crew");
+    for number in 0..300 {
+        scratch.file(&format!("from/{number}"), &stamped(number));
+    }
+    let asked = AtomicUsize::new(0);
+    let helper = |name: &str| Helper {
+        name: name.to_owned(),
+        nodes: Vec::new(),
+        perform: Box::new(|batch| {
+            asked.fetch_add(batch.files.len(), Ordering::Relaxed);
+            Err(Failure::unreachable("no route to host"))
+        }),
+    };
+    let crew = Crew { helpers: vec![helper("a"), helper("b")], here: false, nodes_here: Vec::new() };
+    let (from, to) = (scratch.place("from/."), scratch.place("to"));
+    to.make_directories().expect("made");
+    let (report, shares) = copy_into(&[from], &to, &choices(), &crew, &told()).expect("copied");
+    assert_eq!((report.files, report.failures), (300, Vec::new()));
+    assert!(asked.load(Ordering::Relaxed) > 0 && shares.iter().all(|share| share.files == 0), "{shares:?}");
+    assert_eq!(picture(&scratch.0.join("to")), picture(&scratch.0.join("from")));
+}
+
+#[test]
+fn a_machine_that_sees_other_files_is_left_out() {
+    let scratch = Scratch::new("witness");
+    scratch.file("d/a", b"1");
+    let witness = Witness::of(scratch.0.join("d")).expect("looked at").expect("there");
+    let perform = |batch: &Batch| batch.perform();
+    let helper = |name: &str, perform| Helper { name: name.to_owned(), nodes: Vec::new(), perform };
+    let mut crew = Crew {
+        helpers: vec![helper("same", Box::new(perform)), helper("gone", Box::new(|_| Err(Failure::new("no"))))],
+        here: false,
+        nodes_here: Vec::new(),
+    };
+    crew.check(&told(), std::slice::from_ref(&witness));
+    assert_eq!(crew.helpers.iter().map(|helper| helper.name.as_str()).collect::<Vec<_>>(), ["same"]);
+    assert!(!crew.here);
+    fs::write(scratch.0.join("d/b"), b"2").expect("written");
+    crew.check(&told(), &[witness]);
+    assert!(crew.helpers.is_empty() && crew.here, "somebody has to copy");
+}

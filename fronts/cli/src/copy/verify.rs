@@ -6,8 +6,8 @@
 //!
 //! Cost of a file: its bytes are read twice, at the source and at the target.
 
-use super::Place;
 use super::file::BUFFER_BYTES;
+use super::place::Place;
 use crate::failure::{Explain, Failure, Outcome};
 use crate::session::Session;
 use std::collections::BTreeMap;

@@ -11,14 +11,14 @@ use std::time::Duration;
 const STAY_STEP: Duration = Duration::from_secs(3600);
 
 const HELP: &str = "\
-Standard input: an order as JSON (Start, Install, Unmount, Stop). Standard
-output: a line of JSON, the reply; of an order that failed {\"Failed\":
+Standard input: an order as JSON (Start, Install, Unmount, Stop, Copy).
+Standard output: a line of JSON, the reply; of an order that failed {\"Failed\":
 {\"text\": TEXT, \"remedy\": TEXT or null}}.
 
 Examples:
   ssh n1.cluster weft host < order.json";
 
-/// Start or stop nodes on this machine (run over ssh by `weft up`, `weft down`)
+/// Start or stop nodes, or copy, on this machine (run over ssh by `weft up`)
 #[derive(clap::Args, Debug)]
 #[command(hide = true, after_long_help = HELP)]
 pub struct Args {

@@ -1,18 +1,24 @@
 //! `weft stage`: trees of the site's file system into a job's, and back, again and again until all is there.
 //!
 //! The copying is that of `weft cp` (`copy.rs`). What is added: names that do not depend on what is there already, so
-//! that the same command goes on where it was interrupted; copies that are on their device when it ends; and an answer
-//! for programs.
+//! that the same command goes on where it was interrupted; hosts of the nodes that copy the files which they hold;
+//! copies that are on their device when it ends; and an answer for programs.
 
-use crate::copy::{self, Choices, Place, Report};
+use crate::copy::{self, Batch, Choices, Crew, Helper, Place, Report, Share, Witness};
 use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::host::{Machine, Order, Reply};
 use crate::output;
 use crate::session::Sessions;
 use crate::verb::layout::Striping;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
+use weft_client::Instance;
+use weft_protocol::NodeId;
 
 const NAMES_HELP: &str = "\
 Each source gets its own name in the directory, which is made if it is not
@@ -26,8 +32,13 @@ you. Symbolic links are copied as such. Sparse, striped and split files arrive
 whole. --verify reads each copy again from where it is stored, and compares it
 with its source: each byte is read twice more.
 
+Hosts of the file system's nodes that see the same directory copy too, each
+what its nodes hold; they are reached as by `weft up`, which has to have run
+here, and for the owner only. --here leaves them out.
+
 --json prints an object: files and bytes (copied), kept_files and kept_bytes
-(there already), verified_files, seconds, failures (an array of texts).
+(there already), verified_files, seconds, failures (an array of texts), hosts
+(an array of {host, files, bytes}: what others than this one have copied).
 ";
 
 const IN_EXAMPLES: &str = "
@@ -92,7 +103,10 @@ struct How {
     /// Read each copy again, and compare it with its source
     #[arg(long)]
     verify: bool,
-    /// Threads that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
+    /// Copy with this machine alone
+    #[arg(long)]
+    here: bool,
+    /// Threads of each host that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
     /// Say each name that is copied
@@ -111,6 +125,7 @@ struct How {
 struct Answer {
     #[serde(flatten)]
     report: Report,
+    hosts: Vec<Share>,
     seconds: f64,
 }
 
@@ -146,18 +161,122 @@ fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) 
     let sources = sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(target, &mut sessions)?;
     check_sides(&sources, &target, choices.verb)?;
-    let report = copy::copy_into(&sources, &target, choices)?;
+    target.make_directories()?;
+    let sessions_of = |place: &Place| match place {
+        Place::Weft(session, _) => Some(Arc::clone(session)),
+        Place::Local(_) => None,
+    };
+    let inside = sources.iter().chain([&target]).find_map(sessions_of);
+    let session = inside.ok_or_else(|| Failure::new(format!("{}: names no file system", choices.verb)))?;
+    let goes_in = sessions_of(&target).is_some();
+    let name = &session.instance.map.name;
+    let common = copy::common_batch(name, goes_in, (choices.verify, choices.jobs), choices.plan);
+    let mut crew = if how.here { Crew::alone() } else { crew_of(&session.instance, &sources) };
+    if !crew.helpers.is_empty() {
+        check_crew(&mut crew, &common, &sources, &target)?;
+    }
+    let (report, shares) = copy::copy_into(&sources, &target, choices, &crew, &common)?;
+    drop(crew);
     if let Place::Local(directory) = &target {
         let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
         synced.explain(|| format!("{}: write {target} to its device", choices.verb))?;
     }
-    drop((sources, target));
+    let hosts = merged(shares);
+    drop((sources, target, session));
     sessions.close()?;
     let outcome = report.outcome(choices.verb, "see the errors above; the same command copies what is missing");
     if how.json {
-        output::print_json(&Answer { report, seconds: begun.elapsed().as_secs_f64() })?;
+        output::print_json(&Answer { report, hosts, seconds: begun.elapsed().as_secs_f64() })?;
     }
     outcome.map(|()| Ending::Done)
+}
+
+/// The machines of a file system that can be asked to copy. This one copies too when it has a node.
+fn crew_of(instance: &Instance, sources: &[Place]) -> Crew<'static> {
+    let of_one = sources.iter().all(|source| match source {
+        Place::Weft(session, _) => session.instance.map.name == instance.map.name,
+        Place::Local(_) => true,
+    });
+    if instance.user_key.is_some() || !of_one {
+        return Crew::alone();
+    }
+    let mut machines: BTreeMap<Machine, Vec<NodeId>> = BTreeMap::new();
+    for process in &instance.processes {
+        machines.entry(process.ssh_host.clone().into()).or_default().push(process.node);
+    }
+    let nodes_here = machines.remove(&Machine::Here);
+    let here = nodes_here.is_some() || machines.is_empty();
+    let helper = |(machine, nodes): (Machine, Vec<NodeId>)| {
+        let name = machine.ssh_host().unwrap_or_default();
+        let perform = Box::new(move |batch: &Batch| copy_on(&machine, batch));
+        Helper { name, nodes, perform }
+    };
+    Crew { helpers: machines.into_iter().map(helper).collect(), here, nodes_here: nodes_here.unwrap_or_default() }
+}
+
+fn copy_on(machine: &Machine, batch: &Batch) -> Outcome<Report> {
+    match machine.perform(&Order::Copy(Box::new(batch.clone())))? {
+        Reply::Copied(report) => Ok(report),
+        other => {
+            Err(Failure::new(format!("unexpected reply {other:?}")).remedy("use the same version of weft on all hosts"))
+        }
+    }
+}
+
+/// Leaves out the hosts that do not share the directory of this machine: of sources, all have to be the same there; in
+/// a target, they have to see a file that was just made.
+fn check_crew(crew: &mut Crew<'_>, common: &Batch, sources: &[Place], target: &Place) -> Outcome<()> {
+    if let Place::Local(directory) = target {
+        let token = Token::make(directory)?;
+        let witness = Witness::of(token.0.clone())?;
+        crew.check(common, &witness.into_iter().collect::<Vec<_>>());
+        return Ok(());
+    }
+    let mut witnesses = Vec::new();
+    for source in sources {
+        if let Place::Local(path) = source {
+            witnesses.extend(Witness::of(std::path::absolute(path).explain(|| source)?)?);
+        }
+    }
+    crew.check(common, &witnesses);
+    Ok(())
+}
+
+/// A file with a new name, there until this is dropped.
+struct Token(PathBuf);
+
+impl Token {
+    fn make(directory: &Path) -> Outcome<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| Failure::new(format!("random numbers: {error}")))?;
+        let name = format!(".stage-{}.weft-part", output::hexadecimal(&random));
+        let directory = std::path::absolute(directory).explain(|| directory.display())?;
+        let path = directory.join(name);
+        File::create_new(&path).explain(|| format!("make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        // An empty hidden file, which no copy takes along.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// One share per machine.
+fn merged(shares: Vec<Share>) -> Vec<Share> {
+    let mut merged: Vec<Share> = Vec::new();
+    for share in shares {
+        match merged.iter_mut().find(|known| known.host == share.host) {
+            Some(known) => {
+                known.files += share.files;
+                known.bytes += share.bytes;
+            }
+            None => merged.push(share),
+        }
+    }
+    merged
 }
 
 /// Refuses what would stay on one side.

@@ -24,7 +24,7 @@ pub fn install_ssh(ground: &Ground) {
 }
 
 /// Whether a host can be reached.
-fn set_away(ground: &Ground, host: &str, away: bool) {
+pub fn set_away(ground: &Ground, host: &str, away: bool) {
     let mark = ground.path(&format!("away-{host}"));
     if away { fs::write(mark, "").expect("written") } else { fs::remove_file(mark).expect("removed") }
 }

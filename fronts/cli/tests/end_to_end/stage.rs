@@ -1,10 +1,11 @@
 //! Staging: trees go into a file system and out again, by commands that can be run again until all is there.
 
+use super::hosts::{install_ssh, set_away};
 use super::{Ground, contents_hash, make_tree, picture, wait_until};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// All files below a directory.
 fn files_below(directory: &Path) -> Vec<PathBuf> {
@@ -133,4 +134,79 @@ fn what_cannot_be_staged_is_named() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code().is_some_and(|code| code > 0) && said.contains(text), "{words:?}: {said}");
     }
+}
+
+#[test]
+fn the_hosts_of_nodes_copy_what_they_hold() {
+    let ground = Ground::new("stage-hosts");
+    install_ssh(&ground);
+    fs::write(ground.path("hosts"), "a\nb\n").expect("written");
+    ground.weft(&["up", "e2e", "--hosts", "hosts", "--identity-per-node"]);
+    make_tree(&ground.path("in"));
+    for number in 200..700 {
+        fs::write(ground.path(&format!("in/below/file-{number}")), number.to_string()).expect("written");
+    }
+    let share = |answer: &serde_json::Value| {
+        let hosts = answer["hosts"].as_array().expect("hosts").clone();
+        let copied = |host: &serde_json::Value| host["files"].as_u64().expect("a number");
+        assert!(hosts.iter().all(|host| copied(host) > 0), "{answer}");
+        (hosts.len(), hosts.iter().map(copied).sum::<u64>(), answer["files"].as_u64().expect("a number"))
+    };
+    let staged = ground.json(&["stage", "in", "-q", "--json", "--verify", "in", "e2e:/"]);
+    assert_eq!(share(&staged), (2, 704, 704), "{staged}");
+    assert_eq!(staged["verified_files"], 704);
+    let again = ground.json(&["stage", "in", "-q", "--json", "in", "e2e:/"]);
+    assert_eq!((again["files"].as_u64(), again["kept_files"].as_u64()), (Some(0), Some(704)), "{again}");
+    let out = ground.json(&["stage", "out", "-q", "--json", "e2e:/in", "out"]);
+    assert_eq!(share(&out), (2, 704, 704), "{out}");
+    assert_eq!(picture(&ground.path("out/in")), picture(&ground.path("in")));
+    assert_eq!(files_below(&ground.path("out")).len(), 705, "nothing but these and the link is there");
+
+    // A failure over there is named here.
+    fs::remove_file(ground.path("out/in/below/file-9")).expect("removed");
+    fs::create_dir_all(ground.path("out/in/below/file-9/below")).expect("made");
+    let said = ground.weft_fails(2, &["stage", "out", "-q", "e2e:/in", "out"]);
+    assert!(said.contains("out/in/below/file-9") && said.contains("1 could not be copied"), "{said}");
+
+    // A host that is away is left out, and with --here all are.
+    set_away(&ground, "b", true);
+    let output = ground.weft_code(0, &["stage", "out", "--json", "e2e:/in", "second"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("stage out: left out: b: ssh b weft host: No route to host"), "{said}");
+    assert_eq!(share(&serde_json::from_slice(&output.stdout).expect("JSON")), (1, 704, 704));
+    set_away(&ground, "b", false);
+    let here = ground.json(&["stage", "out", "-q", "--json", "--here", "e2e:/in", "third"]);
+    assert_eq!(share(&here), (0, 0, 704));
+    assert_eq!(picture(&ground.path("third/in")), picture(&ground.path("in")));
+}
+
+#[test]
+fn a_host_that_does_not_share_the_directory_copies_nothing() {
+    let ground = Ground::new("stage-blind");
+    install_ssh(&ground);
+    fs::write(ground.path("hosts"), "a\nb\n").expect("written");
+    fs::create_dir(ground.path("out")).expect("made");
+    ground.weft(&["up", "e2e", "--hosts", "hosts", "--identity-per-node"]);
+    make_tree(&ground.path("in"));
+    ground.weft(&["stage", "in", "-q", "in", "e2e:/"]);
+    // From here on, host b has a directory of its own under the target's name.
+    let out = ground.path("out").display().to_string();
+    let own_mount = ["-m", "mount", "-t", "tmpfs", "none", &out];
+    if !Command::new("unshare").args(own_mount).status().is_ok_and(|status| status.success()) {
+        return println!("skipped: this user cannot mount in a namespace of his own");
+    }
+    let ssh = fs::read_to_string(ground.path("ssh")).expect("the stand-in");
+    let blind = format!(
+        "for word; do [ \"$word\" = b ] && [ -z \"$BLIND\" ] && BLIND=1 exec unshare -m sh -c \
+         'mount -t tmpfs none {out} && exec \"$0\" \"$@\"' \"$0\" \"$@\"; done\n"
+    );
+    fs::write(ground.path("ssh"), ssh.replacen('\n', &format!("\n{blind}"), 1)).expect("written");
+    let output = ground.weft_code(0, &["stage", "out", "--json", "e2e:/in", "out"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("stage out: left out: b: ") && said.contains("is not the same there"), "{said}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let hosts: Vec<&str> =
+        answer["hosts"].as_array().expect("hosts").iter().filter_map(|h| h["host"].as_str()).collect();
+    assert_eq!(hosts, ["a"], "{answer}");
+    assert_eq!(picture(&ground.path("out/in")), picture(&ground.path("in")));
 }
