@@ -513,8 +513,8 @@ impl State {
         Ok(())
     }
 
-    /// Bytes of a file were written. Where several clients write a striped file, a write at a node whose clock is behind
-    /// may leave the time as it was (docs/decisions/0024, "Price").
+    /// Bytes of a file were written. Where several clients write a striped file, a write at a node whose clock is
+    /// behind may leave the time as it was (docs/decisions/0024, "Price").
     fn modified(&mut self, id: Id) {
         let stripes = self.stripes;
         let inode = self.inode_mut(id);

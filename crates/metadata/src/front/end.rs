@@ -170,8 +170,8 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Whether this work has cut a file that is still there, and waits for something else. The call that repeats it must
-    /// not cut the file again: others may have written to it since.
+    /// Whether this work has cut a file that is still there, and waits for something else. The call that repeats it
+    /// must not cut the file again: others may have written to it since.
     fn has_cut(&self, number: u64, work: &Work) -> bool {
         let Work::Call(call) = work else { return false };
         call.asked.is_some_and(|(inode, object)| {
