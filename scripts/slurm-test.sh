@@ -93,10 +93,13 @@ both_idle() { [ "$(sinfo --noheader --states=idle --format=%D)" = 2 ]; }
 wait_for "the hosts do not come" both_idle
 
 # The names of the two hosts are of this Slurm alone: nobody resolves them.
-sed 's|^weft up |weft up --listen 127.0.0.1 |' "$examples/job.sh" > "$ground/job.sh"
-mkdir "$ground/submit"
+sed 's|^weft up |weft up --listen 127.0.0.1 |; s|^weft stage in |&--json |' "$examples/job.sh" > "$ground/job.sh"
+# Enough files for both hosts to copy some.
+mkdir -p "$ground/submit/weft-example/input"
+for file in $(seq 500); do echo "$file" > "$ground/submit/weft-example/input/$file"; done
 cd "$ground/submit"
 timeout 120 sbatch --wait --quiet --output="$ground/job.out" "$ground/job.sh" || fail "the example job failed"
+grep -q '"host": "n2"' "$ground/job.out" && ! grep -q 'left out' "$ground/job.out" || fail "a host did not stage"
 for process in 0 1; do
     [ "$(cat "$ground/submit/weft-example/results/$process")" = "work to do"$'\n'"from $process" ] ||
         fail "the results were not staged out"

@@ -294,6 +294,14 @@ impl Place {
         }
     }
 
+    /// Has the file system of this machine below a directory write to its device what it has; one of Weft has its data
+    /// at the nodes already.
+    pub fn sync(&self) -> Outcome<()> {
+        let Place::Local(path) = self else { return Ok(()) };
+        let synced = fs::File::open(path).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+        synced.explain(|| format!("write {self} to its device"))
+    }
+
     fn require_directory(&self) -> Outcome<()> {
         match self.look(true)? {
             Some(Item { kind: Kind::Directory, .. }) => Ok(()),

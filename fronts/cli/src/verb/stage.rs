@@ -177,10 +177,7 @@ fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) 
     }
     let (report, shares) = copy::copy_into(&sources, &target, choices, &crew, &common)?;
     drop(crew);
-    if let Place::Local(directory) = &target {
-        let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
-        synced.explain(|| format!("{}: write {target} to its device", choices.verb))?;
-    }
+    target.sync().map_err(|failure| failure.within(choices.verb))?;
     let hosts = merged(shares);
     drop((sources, target, session));
     sessions.close()?;
