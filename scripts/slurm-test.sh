@@ -26,7 +26,7 @@ clean_up() {
 trap clean_up EXIT
 fail() {
     echo "slurm-test: $1" >&2
-    tail -n 20 "$ground"/*.log "$ground"/*.out >&2
+    tail -n 20 "$ground"/*.log "$ground"/*.out "$ground"/any/*.out >&2
     exit 1
 }
 # Waits up to 20 s for a command to succeed.
@@ -37,8 +37,10 @@ wait_for() {
 
 chmod 755 "$ground"
 mkdir -p "$ground"/{bin,munge,state,site,n1,n2}
-chmod 700 "$ground/munge"
-ln -s "$weft" "$ground/bin/weft"
+chmod 711 "$ground/munge"
+cp "$weft" "$ground/bin/weft"
+# For jobs of another user.
+mkdir -m 1777 "$ground/any"
 export PATH="$ground/bin:$PATH"
 for script in prolog task-prolog epilog; do
     sed "s|^jobs=.*|jobs=$ground/jobs|; s|env XDG|env PATH=$PATH XDG|" "$examples/$script.sh" > "$ground/site/$script.sh"
@@ -111,10 +113,13 @@ wait_for "the epilog leaves something" is_empty
 
 cd /
 
-# One that is killed while it works.
-sed '/^weft down/i touch "'"$ground"'/works"\nsleep 1000' "$ground/job.sh" > "$ground/killed.sh"
-job=$(sbatch --parsable --output="$ground/killed.out" "$ground/killed.sh")
-wait_for "the second job does not work" test -e "$ground/works"
+# One of another user that is killed while it works.
+sed '/^weft down/i touch "'"$ground"'/any/works"\nsleep 1000' "$ground/job.sh" > "$ground/killed.sh"
+cd "$ground/any"
+job=$(sbatch --parsable --uid=nobody --output="$ground/any/killed.out" "$ground/killed.sh")
+cd /
+wait_for "the second job does not work" test -e "$ground/any/works"
+[ "$(stat -c %U "$ground/any/works" "$ground/jobs/$job" | sort -u)" = nobody ] || fail "the second job is not nobody's"
 [ "$(pgrep -fc "weft serve --name job-$job")" = 2 ] || fail "the second job has no two nodes"
 scancel "$job"
 wait_for "the epilog leaves something of a killed job" is_empty
