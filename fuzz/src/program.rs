@@ -428,7 +428,9 @@ impl<'a> World<'a> {
         let group = self.reader.flag().then(|| self.group());
         if self.reader.byte() < 80 {
             let since = self.reader.number();
-            return ShardRequest::GetParts { inode, group, since, after: self.reader.flag().then(|| self.object()) };
+            let (start, end) = (self.reader.number(), self.reader.number());
+            let (extra, own) = (u32::from(self.reader.byte()), self.reader.flag());
+            return ShardRequest::GetParts { inode, group, since, start, end, extra, own };
         }
         let pattern = |reader: &mut Reader<'_>| {
             let (start, bytes, gap, count) = (reader.number(), reader.number(), reader.number(), reader.number());

@@ -5,12 +5,14 @@
 //! reported to the shard as extents. Members of a group publish on sync and close, as MPI requires; all other handles
 //! publish before a write returns, as POSIX requires.
 //!
-//! A reader fetches all extents from the shard once, and only changes after that. As long as it holds a lease on the
-//! file's attributes nothing has changed, because each publication changes them; a member of a group asks once after
-//! each sync.
+//! A reader asks the shard for the extents of the ranges that it reads (`split/knowledge.rs`), and only for changes
+//! after that. As long as it holds a lease on the file's attributes nothing has changed, because each publication
+//! changes them; a member of a group asks anew after each sync.
 //!
 //! Lock order: as that of an open inode's state; held across calls about this inode, which recall nothing of their own
 //! session, and not while bytes move.
+
+mod knowledge;
 
 use crate::file_objects::Held;
 use crate::link::SlotFor;
@@ -18,17 +20,18 @@ use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::shell::{Monitor, Shell};
 use crate::transfers::{end_of, within};
+use knowledge::Knowledge;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use weft_layout::{SplitIndex, SplitPiece, Unpublished};
+use weft_layout::{SplitPiece, Unpublished};
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Attributes, Capability, Credentials, Error, Extent, InodeNumber, Layout, ObjectId, Pattern, Result, Rights,
-    SessionId, routing,
+    Attributes, Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, Result, Rights, SessionId, SplitPart,
+    routing,
 };
 
 /// How long rights that the shard has told are used, by our own clock.
@@ -40,6 +43,9 @@ const UNPUBLISHED_MAX: usize = SPLIT_PATTERNS_MAX / 2;
 const FILES_MAX: usize = 64;
 /// How often a read is made again that finds rights void or parts gone.
 const ATTEMPTS: usize = 3;
+/// How often a reader that needs several answers begins again because others publish meanwhile. After that it reads a
+/// range of which not all is of one moment.
+const MOMENTS_MAX: usize = 3;
 
 /// See the module.
 pub struct SplitFile<S: Shell> {
@@ -73,22 +79,32 @@ struct State<S: Shell> {
     unpublished: Unpublished,
     /// Bytes were lost that a program takes for written.
     error: Option<Error>,
-    index: SplitIndex<ObjectId>,
-    rights: BTreeMap<ObjectId, Capability>,
+    knowledge: Knowledge,
     /// Files of parts on this machine; `None`: the node passes none.
     files: BTreeMap<ObjectId, Option<Arc<S::Descriptor>>>,
-    /// As of which publication; `None`: nothing is known.
+    /// A range is read as of this epoch or a later one. `None`: as of the next answer.
     epoch: Option<u64>,
     size: u64,
-    told_ms: u64,
-    /// Of a member: others' publications since do not concern him.
+    /// When the first of the rights was asked for.
+    told_ms: Option<u64>,
+    /// Of a member: others' publications since do not concern it.
     is_fresh: bool,
     /// Nothing was published when the file was opened: no part can be this session's from before.
     is_new: bool,
-    /// Of a member: the session with which he has joined the group has ended, or the group.
+    /// Of a member: the session with which it has joined the group has ended, or the group.
     is_over: bool,
     /// Ranges of the own part that are being written: what is published of them is one write's.
     claimed: Vec<Range<u64>>,
+}
+
+/// An answer of the shard: the extents of a range.
+struct Told {
+    epoch: u64,
+    size: u64,
+    cut: u64,
+    parts: Vec<SplitPart>,
+    /// The answer is complete up to here.
+    end: u64,
 }
 
 /// Where a piece of a range comes from.
@@ -99,18 +115,6 @@ struct Source<S: Shell> {
 }
 
 impl<S: Shell> State<S> {
-    /// Returns true if a lease that is held vouches for what is known.
-    fn is_current(&mut self, io: &Objects<S>, inode: InodeNumber) -> bool {
-        let now_ms = io.calls.shell.now_ms();
-        let cache = io.calls.session.cache();
-        let Some(attributes) = cache.attributes(inode, now_ms) else { return false };
-        let is_current = self.epoch.is_some() && attributes.layout.epoch() == self.epoch;
-        if is_current {
-            self.size = attributes.size;
-        }
-        is_current
-    }
-
     /// A session that has ended took the rights with it, and what was not published.
     fn notice_session(&mut self, io: &Objects<S>) {
         let session = io.calls.session.id();
@@ -125,7 +129,7 @@ impl<S: Shell> State<S> {
         self.forget();
     }
 
-    /// What was lost, and whether a member's rights are void: then he opens the file by himself.
+    /// What was lost, and whether a member's rights are void: then it opens the file by itself.
     fn check(&self, group: Option<SessionId>) -> Result<()> {
         match &self.error {
             Some(error) => Err(error.clone()),
@@ -144,22 +148,28 @@ impl<S: Shell> State<S> {
     }
 
     fn forget(&mut self) {
-        (self.index, self.epoch, self.is_fresh) = (SplitIndex::default(), None, false);
-        self.rights.clear();
+        (self.knowledge, self.epoch, self.is_fresh, self.told_ms) = (Knowledge::default(), None, false, None);
         self.files.clear();
     }
 
-    /// The shard has answered a publication. If nobody else has published meanwhile, all is known.
+    /// The shard has answered a publication. If nobody else has published meanwhile, what is known stays so.
     fn published(&mut self, attributes: &Attributes, object: ObjectId, patterns: &[Pattern]) {
         self.size = self.size.max(attributes.size);
         let Some(epoch) = attributes.layout.epoch() else { return };
+        self.knowledge.published(object, patterns, epoch);
         if self.epoch.is_some_and(|known| known + 1 == epoch) {
-            let extents: Vec<_> = patterns.iter().map(|pattern| Extent { pattern: *pattern, epoch }).collect();
-            self.index.add(object, &extents);
             self.epoch = Some(epoch);
         } else {
-            // The next fetch returns these together with what others published before them.
+            // The next answer has these together with what others published before them.
             self.is_fresh = false;
+        }
+    }
+
+    /// The first position of a range, within the file, that is not known as it is to be read.
+    fn first_unknown(&self, range: &Range<u64>) -> Option<u64> {
+        match self.epoch {
+            Some(epoch) => self.knowledge.first_unknown(&(range.start..range.end.min(self.size)), epoch),
+            None => Some(range.start),
         }
     }
 
@@ -169,11 +179,11 @@ impl<S: Shell> State<S> {
         let size = self.size.max(self.unpublished.end());
         let bytes = within(size, offset, bytes);
         let unpublished = own.map(|own| (own.held.object, &self.unpublished));
-        let pieces = self.index.pieces(offset, bytes, unpublished).into_iter();
+        let pieces = self.knowledge.index().pieces(offset, bytes, unpublished).into_iter();
         let source = |piece: SplitPiece<ObjectId>| {
             let is_own = |own: &&OwnPart<S>| Some(own.held.object) == piece.part;
             let own = own.filter(is_own);
-            let told = |object| self.rights.get(&object).map(|capability| Held { object, capability: *capability });
+            let told = |object| self.knowledge.right(object).map(|capability| Held { object, capability });
             let held = own.map(|own| own.held).or_else(|| piece.part.and_then(told));
             let own_file = own.and_then(|own| own.file.as_ref()).map(|(file, _)| file);
             let other = || held.and_then(|held| self.files.get(&held.object)?.as_ref());
@@ -196,12 +206,11 @@ impl<S: Shell> SplitFile<S> {
             own: None,
             unpublished: Unpublished::default(),
             error: None,
-            index: SplitIndex::default(),
-            rights: BTreeMap::new(),
+            knowledge: Knowledge::default(),
             files: BTreeMap::new(),
             epoch: None,
             size: 0,
-            told_ms: 0,
+            told_ms: None,
             is_fresh: false,
             is_new: layout.epoch() == Some(0),
             is_over: false,
@@ -222,7 +231,7 @@ impl<S: Shell> SplitFile<S> {
         loop {
             let (bytes, sources) = {
                 let mut state = self.state.lock().await;
-                self.refresh(io, &mut state).await?;
+                self.refresh(io, &mut state, offset..offset.saturating_add(buffer.len() as u64)).await?;
                 let (bytes, sources) = state.sources(offset, buffer.len());
                 if self.ask_files(io, &mut state, &sources).await {
                     state.sources(offset, buffer.len())
@@ -286,66 +295,89 @@ impl<S: Shell> SplitFile<S> {
         Ok(())
     }
 
-    /// Learns what others have published, if it may matter.
-    async fn refresh(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+    /// Learns the size of the file, and what others have published in a range, if it may matter.
+    async fn refresh(&self, io: &Objects<S>, state: &mut State<S>, range: Range<u64>) -> Result<()> {
         state.notice_session(io);
         state.check(self.group)?;
         let now_ms = io.calls.shell.now_ms();
-        if now_ms >= state.told_ms + RIGHTS_MS {
+        if state.told_ms.is_some_and(|told_ms| now_ms >= told_ms + RIGHTS_MS) {
             state.forget();
         }
-        if self.group.is_some() && state.is_fresh || self.group.is_none() && state.is_current(io, self.inode) {
-            return Ok(());
-        }
-        if self.group.is_none() {
-            // Most often grants a lease, so that the next read needs no message.
-            let attributes = io.calls.ask_attributes(&self.who, self.inode).await?;
-            state.notice_session(io);
-            if state.epoch.is_some() && attributes.layout.epoch() == state.epoch {
+        state.knowledge.limit();
+        let epoch = match self.group {
+            Some(_) => state.epoch.filter(|_| state.is_fresh),
+            None => {
+                let known = io.calls.session.cache().attributes(self.inode, now_ms).cloned();
+                let attributes = match known {
+                    Some(attributes) => attributes,
+                    // Most often grants a lease, so that the next read needs no message.
+                    None => io.calls.ask_attributes(&self.who, self.inode).await?,
+                };
+                state.notice_session(io);
                 state.size = attributes.size;
-                return Ok(());
+                // A file that was converted to a layout without parts is opened again by its reader.
+                Some(attributes.layout.epoch().ok_or(Error::CapabilityRejected)?)
             }
+        };
+        if epoch.is_none() || epoch != state.epoch {
+            state.knowledge.begin_questions();
         }
-        self.ask_parts(io, state).await
+        state.epoch = epoch;
+        match state.first_unknown(&range) {
+            Some(_) => self.ask_range(io, state, range).await,
+            None => Ok(()),
+        }
     }
 
-    async fn ask_parts(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
-        let mut since = state.epoch.unwrap_or(0);
-        let (mut after, mut first) = (None, None);
-        let mut session = state.session;
+    /// Asks for the extents of a range until all of them are known as of one moment.
+    async fn ask_range(&self, io: &Objects<S>, state: &mut State<S>, range: Range<u64>) -> Result<()> {
+        let (mut at, mut moments) = (range.start, 0);
         loop {
-            let (inode, group) = (self.inode, self.group);
-            let request = ShardRequest::GetParts { inode, group, since, after };
-            let answer = match io.calls.call(&self.who, routing::of_inode(inode), request).await {
-                // The file was converted to a layout without parts: the reader opens it again.
-                Err(Error::Invalid) => return Err(Error::CapabilityRejected),
-                answer => answer?,
-            };
-            let ShardAnswer::Parts { epoch, size, is_whole, parts, next } = answer.answer else {
-                return Err(Error::Malformed);
-            };
+            let wanted = at..range.end;
+            let (since, extra) = (state.knowledge.since(&wanted), state.knowledge.extra());
+            let (session, asked_ms) = (state.session, io.calls.shell.now_ms());
+            let told = self.ask_parts(io, (since, wanted), extra, false).await?;
             state.notice_session(io);
-            if is_whole && since > 0 {
-                // The file was cut: what was known, also by pages before, is not true any more.
-                state.forget();
+            state.check(self.group)?;
+            if told.end <= at && at < range.end {
+                return Err(Error::Malformed);
             }
-            if is_whole && since > 0 || state.session != session {
-                // What this comes to was forgotten.
-                (since, after, first, session) = (0, None, None, state.session);
-                continue;
-            }
-            for part in parts {
-                state.index.add(part.object, &part.extents);
-                state.rights.insert(part.object, part.capability);
-            }
-            // Publications between two pages are fetched next time.
-            let (epoch, size) = *first.get_or_insert((epoch, size));
-            after = next;
-            if after.is_none() {
-                (state.epoch, state.size, state.told_ms) = (Some(epoch), size, io.calls.shell.now_ms());
+            if state.session == session {
+                let epoch = told.epoch;
+                state.size = told.size;
+                state.told_ms.get_or_insert(asked_ms);
+                if !state.knowledge.add(at..told.end, (epoch, told.cut), told.parts) {
+                    state.told_ms = Some(asked_ms);
+                }
+                if moments < MOMENTS_MAX && state.epoch.is_none_or(|known| known < epoch) {
+                    (state.epoch, moments) = (Some(epoch), moments + 1);
+                }
                 state.is_fresh = true;
-                return Ok(());
             }
+            match state.first_unknown(&range) {
+                Some(unknown) => at = unknown,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn ask_parts(
+        &self,
+        io: &Objects<S>,
+        (since, range): (u64, Range<u64>),
+        extra: u32,
+        own: bool,
+    ) -> Result<Told> {
+        let (inode, group, Range { start, end }) = (self.inode, self.group, range);
+        let request = ShardRequest::GetParts { inode, group, since, start, end, extra, own };
+        let answer = match io.calls.call(&self.who, routing::of_inode(inode), request).await {
+            // The file was converted to a layout without parts: the reader opens it again.
+            Err(Error::Invalid) => return Err(Error::CapabilityRejected),
+            answer => answer?.answer,
+        };
+        match answer {
+            ShardAnswer::Parts { epoch, size, cut, parts, end } => Ok(Told { epoch, size, cut, parts, end }),
+            _ => Err(Error::Malformed),
         }
     }
 
@@ -387,18 +419,16 @@ impl<S: Shell> SplitFile<S> {
         if state.is_new && state.own.is_none() {
             return Ok(None);
         }
-        let before = state.own.take();
-        state.forget();
-        self.ask_parts(io, state).await?;
-        let mut told = state.rights.iter().filter(|(_, told)| told.rights.contains(Rights::WRITE));
-        let Some((object, capability)) = told.next().map(|(object, told)| (*object, *told)) else { return Ok(None) };
+        let (before, session, asked_ms) = (state.own.take(), state.session, io.calls.shell.now_ms());
+        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, true).await?;
+        let own = told.parts.into_iter().find(|part| part.capability.rights.contains(Rights::WRITE));
+        let Some(SplitPart { object, capability, .. }) = own else { return Ok(None) };
         let held = Held { object, capability };
         let file = match before.filter(|before| before.held.object == object) {
             Some(before) => before.file,
             None => self.own_file(io, held).await,
         };
-        let own = OwnPart { held, file, until_ms: state.told_ms + RIGHTS_MS };
-        let session = state.session;
+        let own = OwnPart { held, file, until_ms: asked_ms + RIGHTS_MS };
         state.notice_session(io);
         if state.session != session {
             return Err(Error::SessionEnded);
@@ -565,7 +595,7 @@ impl<S: Shell> SplitFile<S> {
             let own = self.ensure_own(io, &mut state).await?;
             let session = state.session;
             state.is_fresh = false;
-            self.refresh(io, &mut state).await?;
+            self.refresh(io, &mut state, 0..0).await?;
             let offset = state.size;
             let end = end_of(offset, bytes.len())?;
             if state.is_claimed(&(offset..end)) {
@@ -623,15 +653,15 @@ impl<S: Shell> SplitFile<S> {
     /// Size of the file: as of the latest publications, and with what was written here.
     pub(crate) async fn size(&self, io: &Objects<S>) -> Result<u64> {
         let mut state = self.state.lock().await;
-        self.refresh(io, &mut state).await?;
+        self.refresh(io, &mut state, 0..0).await?;
         Ok(state.size.max(state.unpublished.end()))
     }
 
     /// What the whole file consists of: pieces with the object of a part, and holes.
     pub(crate) async fn pieces(&self, io: &Objects<S>) -> Result<Vec<SplitPiece<ObjectId>>> {
         let mut state = self.state.lock().await;
-        self.refresh(io, &mut state).await?;
+        self.refresh(io, &mut state, 0..u64::MAX).await?;
         let bytes = usize::try_from(state.size).map_err(|_| Error::FileTooLarge)?;
-        Ok(state.index.pieces(0, bytes, None))
+        Ok(state.knowledge.index().pieces(0, bytes, None))
     }
 }

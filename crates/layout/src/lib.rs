@@ -19,7 +19,10 @@
 
 mod split;
 
-pub use split::{SplitIndex, SplitPiece, Unpublished, below, joined, supersede};
+pub use split::{
+    STRIDED_RUNS_MIN, SplitIndex, SplitPiece, Unpublished, below, class_of, covers, ends_within, first_from,
+    is_strided, joined, runs,
+};
 
 use serde::{Deserialize, Serialize};
 use weft_protocol::{Layout, StripePlan};

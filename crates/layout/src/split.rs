@@ -1,21 +1,62 @@
 //! Which bytes of a split file the parts of its writers have.
 //!
 //! A part holds bytes at the file's own offsets, so nothing is mapped but *whose* part has a byte: the one with the
-//! extent of the highest epoch that covers it. Extents are patterns (equal runs at equal distances), which stay what
-//! they are: what a range of the file consists of is found when it is asked for, at a cost that grows with the number
-//! of patterns and of runs in the range, not with that of all runs.
+//! extent of the highest epoch that covers it. Extents are patterns (equal runs at equal distances). Those of a few
+//! runs are kept run by run, so that no two runs overlap; *strided* extents, those of more, stay patterns and may
+//! interleave. The shard keeps both kinds in its store (`crates/metadata/src/back/split/extents.rs`), clients in a
+//! [`SplitIndex`].
 //!
 //! Sugihara and Tatebe write each process's part with the file's offsets too: "Design of Locality-aware MPI-IO for
 //! Scalable Shared File Write Performance" (sparse segments, 2020).
 
-use std::collections::BTreeMap;
-use weft_protocol::{Extent, Pattern};
+mod index;
+
+pub use index::{SplitIndex, SplitPiece};
+
+use weft_protocol::Pattern;
 
 /// How many of the latest patterns a writer may go on with: programs that write a few things in turns.
 const RECENT_PATTERNS: usize = 4;
 
-/// Whether all bytes of `other` are in the pattern, as far as is seen without looking at each run.
-fn covers(pattern: &Pattern, other: &Pattern) -> bool {
+/// Extents of at least as many runs are strided ones. Two or three runs of random writes often have equal distances;
+/// eight have them by intent.
+pub const STRIDED_RUNS_MIN: u64 = 8;
+
+/// Returns true if the extent is kept as a pattern, false if it is kept run by run.
+pub fn is_strided(pattern: &Pattern) -> bool {
+    pattern.count() >= STRIDED_RUNS_MIN
+}
+
+/// Beginning and end of each run.
+pub fn runs(pattern: &Pattern) -> impl Iterator<Item = (u64, u64)> + use<> {
+    let (start, bytes, stride) = (pattern.start(), pattern.bytes(), pattern.stride());
+    (0..pattern.count()).map(move |index| (start + index * stride, start + index * stride + bytes))
+}
+
+/// Size class of a pattern: it spans at least 2^class bytes, and less than twice that. Patterns that are ordered by
+/// class and end are found by range with one search in each class: see [`ends_within`].
+pub fn class_of(pattern: &Pattern) -> u8 {
+    let span = pattern.end() - pattern.start();
+    u8::try_from(span.ilog2()).expect("at most 63")
+}
+
+/// Where patterns of a class end whose bounds overlap a range: above the first, and below the second.
+pub fn ends_within(class: u8, (start, end): (u64, u64)) -> (u64, u64) {
+    (start, end.saturating_add(2u64.saturating_pow(u32::from(class) + 1)))
+}
+
+/// Returns the first position at or after `from` of which the pattern has the byte.
+pub fn first_from(pattern: &Pattern, from: u64) -> Option<u64> {
+    if from >= pattern.end() {
+        return None;
+    }
+    let Some(after) = from.checked_sub(pattern.start()) else { return Some(pattern.start()) };
+    let (index, within) = (after / pattern.stride(), after % pattern.stride());
+    Some(if within < pattern.bytes() { from } else { pattern.start() + (index + 1) * pattern.stride() })
+}
+
+/// Returns true if all bytes of `other` are in the pattern, as far as is seen without a look at each run.
+pub fn covers(pattern: &Pattern, other: &Pattern) -> bool {
     if pattern.count() == 1 {
         return pattern.start() <= other.start() && other.end() <= pattern.end();
     }
@@ -51,31 +92,6 @@ pub fn below(pattern: &Pattern, size: u64) -> Vec<Pattern> {
     let (whole, rest) = if rest == pattern.bytes() { (whole + 1, 0) } else { (whole, rest) };
     let runs = Pattern::new(pattern.start(), pattern.bytes(), pattern.stride(), whole);
     runs.into_iter().chain(Pattern::run(pattern.start() + whole * pattern.stride(), rest)).collect()
-}
-
-/// Adds an extent of one part to those that it has, of which none is newer: what it covers of them goes.
-pub fn supersede(extents: &mut Vec<Extent>, new: Extent) {
-    let (start, end) = (new.pattern.start(), new.pattern.end());
-    let mut rest = Vec::new();
-    extents.retain(|old| {
-        let (old_start, old_end) = (old.pattern.start(), old.pattern.end());
-        // Most lie elsewhere.
-        if old_end <= start || end <= old_start {
-            return true;
-        }
-        if covers(&new.pattern, &old.pattern) {
-            return false;
-        }
-        if new.pattern.count() > 1 || old.pattern.count() > 1 {
-            return true;
-        }
-        let before = Pattern::run(old_start, start.saturating_sub(old_start));
-        let after = Pattern::run(end, old_end.saturating_sub(end));
-        rest.extend(before.into_iter().chain(after).map(|pattern| Extent { pattern, ..*old }));
-        false
-    });
-    extents.append(&mut rest);
-    extents.push(new);
 }
 
 /// What a writer has written and not published.
@@ -155,121 +171,6 @@ fn longer(pattern: &Pattern, run: &Pattern) -> Option<Pattern> {
     let stride = if pattern.count() == 1 { run.start().checked_sub(pattern.start())? } else { pattern.stride() };
     let next = pattern.start().checked_add(stride.checked_mul(pattern.count())?)?;
     (next == run.start()).then(|| Pattern::new(pattern.start(), pattern.bytes(), stride, pattern.count() + 1)).flatten()
-}
-
-/// The extents of all parts, which are told apart by `P`.
-#[derive(Clone, Debug)]
-pub struct SplitIndex<P> {
-    parts: BTreeMap<P, Vec<Extent>>,
-}
-
-impl<P> Default for SplitIndex<P> {
-    fn default() -> Self {
-        Self { parts: BTreeMap::new() }
-    }
-}
-
-/// A range of a split file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SplitPiece<P> {
-    /// Whose part has it; `None`: it is a hole.
-    pub part: Option<P>,
-    /// Where it begins in the range that was asked for.
-    pub start: usize,
-    /// Its length.
-    pub bytes: usize,
-}
-
-impl<P: Copy + Ord> SplitIndex<P> {
-    /// A part has these extents too, none older than those that it has.
-    pub fn add(&mut self, part: P, extents: &[Extent]) {
-        let known = self.parts.entry(part).or_default();
-        extents.iter().for_each(|extent| supersede(known, *extent));
-    }
-
-    /// Extents of all parts.
-    pub fn count(&self) -> usize {
-        self.parts.values().map(Vec::len).sum()
-    }
-
-    /// What a range consists of, in its order: pieces of parts and holes. `own`: a part whose writer has not published
-    /// these yet.
-    pub fn pieces(&self, offset: u64, bytes: usize, own: Option<(P, &Unpublished)>) -> Vec<SplitPiece<P>> {
-        let range = (offset, offset.saturating_add(bytes as u64));
-        let mut runs = Vec::new();
-        for (part, extents) in &self.parts {
-            extents.iter().for_each(|extent| runs_within(&extent.pattern, range, (extent.epoch, *part), &mut runs));
-        }
-        if let Some((part, unpublished)) = own {
-            unpublished.patterns().for_each(|pattern| runs_within(pattern, range, (u64::MAX, part), &mut runs));
-        }
-        // The newest is laid over the others.
-        runs.sort_unstable_by_key(|run| (run.epoch, run.part));
-        let mut laid = BTreeMap::new();
-        runs.into_iter().for_each(|run| lay_over(&mut laid, run.range, run.part));
-        with_holes(&laid, range)
-    }
-}
-
-struct Run<P> {
-    epoch: u64,
-    part: P,
-    range: (u64, u64),
-}
-
-/// The runs of a pattern in a range, cut to it.
-fn runs_within<P: Copy>(pattern: &Pattern, (start, end): (u64, u64), (epoch, part): (u64, P), runs: &mut Vec<Run<P>>) {
-    if end <= pattern.start() || pattern.end() <= start {
-        return;
-    }
-    let first = start.saturating_sub(pattern.start()) / pattern.stride();
-    for index in first..pattern.count() {
-        let at = pattern.start() + index * pattern.stride();
-        if at >= end {
-            break;
-        }
-        let range = (at.max(start), (at + pattern.bytes()).min(end));
-        if range.0 < range.1 {
-            runs.push(Run { epoch, part, range });
-        }
-    }
-}
-
-/// Lays a range over those that are there: by their beginnings their ends, and whose they are.
-fn lay_over<P: Copy>(laid: &mut BTreeMap<u64, (u64, P)>, (start, end): (u64, u64), part: P) {
-    if let Some((&before, &(before_end, of))) = laid.range(..start).next_back()
-        && before_end > start
-    {
-        laid.insert(before, (start, of));
-        if before_end > end {
-            laid.insert(end, (before_end, of));
-        }
-    }
-    while let Some((&other, &(other_end, of))) = laid.range(start..end).next() {
-        laid.remove(&other);
-        if other_end > end {
-            laid.insert(end, (other_end, of));
-        }
-    }
-    laid.insert(start, (end, part));
-}
-
-fn with_holes<P: Copy + Ord>(laid: &BTreeMap<u64, (u64, P)>, (start, end): (u64, u64)) -> Vec<SplitPiece<P>> {
-    let mut pieces: Vec<SplitPiece<P>> = Vec::new();
-    let in_range = |at: u64| usize::try_from(at - start).expect("within a range that has a length in memory");
-    let mut push = |part: Option<P>, from: u64, to: u64| match pieces.last_mut() {
-        _ if from == to => {}
-        Some(last) if last.part == part => last.bytes += in_range(to) - in_range(from),
-        _ => pieces.push(SplitPiece { part, start: in_range(from), bytes: in_range(to) - in_range(from) }),
-    };
-    let mut at = start;
-    for (from, (to, part)) in laid {
-        push(None, at, *from);
-        push(Some(*part), *from, *to);
-        at = *to;
-    }
-    push(None, at, end);
-    pieces
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ mod probe;
 mod remove;
 mod rename;
 mod slots;
-pub(crate) mod split;
+pub mod split;
 mod spread;
 #[cfg(test)]
 mod tests;

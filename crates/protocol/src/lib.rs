@@ -100,4 +100,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// |    | `calls` |
 /// | 37 | group opens: `OpenGroup`, rights of a group, `Renew` names the groups; exported handles |
 /// | 38 | split files: `Layout::Split`, `Plan`; `Publish`, `GetParts` |
-pub const PROTOCOL_VERSION: u8 = 38;
+/// | 39 | `GetParts` asks for a range of bytes, and is answered in pages |
+pub const PROTOCOL_VERSION: u8 = 39;

@@ -72,8 +72,14 @@ pub const STRIPE_BYTES_MIN: u32 = 16;
 pub const STRIPE_BYTES_MAX: u32 = 1 << 30;
 /// Parts of a split file. Beyond it a publication is refused with [`crate::Error::NoSpace`].
 pub const SPLIT_PARTS_MAX: usize = 16_384;
-/// Extents of one part: one reply has them all. Beyond it likewise.
-pub const SPLIT_EXTENTS_MAX: usize = 8192;
+/// Extents of one part. Beyond it likewise. The shard takes about 60 bytes for a run, 80 for a strided one.
+pub const SPLIT_EXTENTS_MAX: u64 = 1 << 20;
+/// Extents of one file, about 1 GiB at its shard. Beyond it likewise.
+pub const SPLIT_FILE_EXTENTS_MAX: u64 = 1 << 24;
+/// Strided extents of one file. Beyond it likewise. A reader's question visits those whose bounds overlap its range.
+pub const SPLIT_STRIDED_MAX: u64 = 1 << 20;
+/// Extents in one answer to a reader. With their numbers and the rights to their parts they fit in a control message.
+pub const SPLIT_ANSWER_EXTENTS_MAX: usize = 8192;
 /// Patterns in one publication.
 pub const SPLIT_PATTERNS_MAX: usize = 2048;
 /// Longest name of an extended attribute, bytes, the prefix of its namespace included. What Linux allows.

@@ -89,6 +89,7 @@ pub struct SplitPart {
     pub object: ObjectId,
     /// The right to read it; to its writer also to write it.
     pub capability: Capability,
+    /// Those with bytes in the range that was asked for, and perhaps others.
     pub extents: Vec<Extent>,
 }
 

@@ -5,6 +5,7 @@
 use super::World;
 use weft_layout::SplitIndex;
 use weft_metadata::back::Inode;
+use weft_metadata::back::split::Wanted;
 use weft_protocol::{InodeNumber, ObjectId, routing};
 
 impl World {
@@ -28,14 +29,12 @@ impl World {
     pub(super) fn stored_parts(&self, inode: InodeNumber, record: &Inode) -> Option<Vec<u8>> {
         let back = self.shards.get(&routing::of_inode(inode))?.back();
         let mut index = SplitIndex::default();
-        let mut after = None;
-        loop {
-            let told = back.changed_parts(inode, 0, after);
+        let mut start = 0;
+        while start < record.size {
+            let wanted = Wanted { since: 0, start, end: record.size, extra: 0 };
+            let told = back.extents_within(inode, &wanted);
             told.parts.iter().for_each(|(part, extents)| index.add(part.object, extents));
-            after = told.parts.last().map(|(part, _)| part.object).filter(|_| told.is_cut);
-            if after.is_none() {
-                break;
-            }
+            start = told.end;
         }
         let mut bytes = vec![0; usize::try_from(record.size).expect("files are small here")];
         for piece in index.pieces(0, bytes.len(), None) {

@@ -1,11 +1,12 @@
 use super::*;
 use proptest::prelude::*;
+use weft_protocol::Extent;
 
 /// Bytes of the files of these tests.
 const BYTES: u64 = 200;
 
 fn pattern() -> impl Strategy<Value = Pattern> {
-    let any = (0..BYTES / 2, 1u64..12, 1u64..9, 1u64..7);
+    let any = (0..BYTES / 2, 1u64..12, 1u64..9, prop_oneof![1u64..7, STRIDED_RUNS_MIN..STRIDED_RUNS_MIN + 8]);
     any.prop_filter_map("runs touch", |(start, bytes, gap, count)| Pattern::new(start, bytes, bytes + gap, count))
         .prop_filter("too long", |pattern| pattern.end() <= BYTES)
 }
@@ -54,6 +55,31 @@ proptest! {
         prop_assert_eq!(found, pieces_of_model(&model, at, length));
     }
 
+    /// Readers are told of ranges, some of them again, so that extents come in any order.
+    #[test]
+    fn extents_may_come_in_any_order_and_again(
+        (written, order) in prop::collection::vec((0u8..3, pattern()), 1..12)
+            .prop_flat_map(|written| (Just(written.clone()), prop::collection::vec(0..written.len(), 0..12))),
+        offset in 0..BYTES, bytes in 0..BYTES,
+    ) {
+        let (mut index, mut model) = (SplitIndex::default(), vec![None; 2 * BYTES as usize]);
+        for (part, pattern) in &written {
+            bytes_of(pattern).for_each(|byte| model[byte] = Some(*part));
+        }
+        for at in order.into_iter().chain((0..written.len()).rev()) {
+            let (part, pattern) = written[at];
+            index.add(part, &[Extent { pattern, epoch: at as u64 + 1 }]);
+        }
+        let (at, length) = (usize::try_from(offset).expect("small"), usize::try_from(bytes).expect("small"));
+        prop_assert_eq!(index.pieces(offset, length, None), pieces_of_model(&model, at, length));
+    }
+
+    #[test]
+    fn the_first_byte_from_a_position_is_that_of_the_model(pattern in pattern(), from in 0..BYTES + 10) {
+        let expected = bytes_of(&pattern).map(|byte| byte as u64).find(|byte| *byte >= from);
+        prop_assert_eq!(first_from(&pattern, from), expected);
+    }
+
     #[test]
     fn what_is_published_is_what_was_written(writes in prop::collection::vec((0..BYTES, 1u64..20), 0..40)) {
         let (mut unpublished, mut model) = (Unpublished::default(), vec![false; BYTES as usize + 20]);
@@ -97,14 +123,45 @@ fn strides_are_one_pattern_however_many_runs_they_have() {
 
 #[test]
 fn the_same_written_again_takes_no_more_room() {
-    let mut extents = Vec::new();
+    let mut index = SplitIndex::default();
     let patterns = [Pattern::run(0, 100), Pattern::new(200, 10, 50, 20), Pattern::run(5000, 10)].map(Option::unwrap);
     for epoch in 1..1000 {
         for pattern in patterns {
-            supersede(&mut extents, Extent { pattern, epoch });
+            index.add(0, &[Extent { pattern, epoch }]);
         }
         // One run of the strided ones alone, which the next round covers.
-        supersede(&mut extents, Extent { pattern: Pattern::run(250, 10).unwrap(), epoch });
-        assert!(extents.len() <= 4, "{extents:?}");
+        index.add(0, &[Extent { pattern: Pattern::run(250, 10).unwrap(), epoch }]);
+        assert!(index.count() <= 4, "{index:?}");
+    }
+}
+
+#[test]
+fn a_pattern_that_grows_stays_one() {
+    let mut index = SplitIndex::default();
+    for epoch in 1..1000 {
+        // Many that interleave, of several writers, each told again and longer.
+        for part in 0..100 {
+            let pattern = Pattern::new(part * 10, 10, 1000, STRIDED_RUNS_MIN + epoch).unwrap();
+            index.add(part, &[Extent { pattern, epoch }]);
+        }
+        assert_eq!(index.count(), 100);
+    }
+}
+
+/// A lookup visits what is in the range, and not the rest: a hundred thousand runs cost it nothing.
+#[test]
+fn irregular_runs_are_found_by_range() {
+    let mut index = SplitIndex::default();
+    for run in 0..100_000 {
+        index.add(run % 7, &[Extent { pattern: Pattern::run(run * 100, 1 + run % 90).unwrap(), epoch: run + 1 }]);
+    }
+    assert_eq!(index.count(), 100_000);
+    for run in 0..100_000u64 {
+        let pieces = index.pieces(run * 100, 100, None);
+        assert_eq!(
+            pieces[0],
+            SplitPiece { part: Some(run % 7), start: 0, bytes: usize::try_from(1 + run % 90).unwrap() }
+        );
+        assert_eq!(pieces.len(), 2);
     }
 }

@@ -284,7 +284,7 @@ impl<K: KeyValue> Back<K> {
             Some((first, others)) => planned.given(*first, others).ok_or(Error::Invalid)?,
             None => Layout::planned(plan),
         };
-        let has_parts = !self.split_parts(number).is_empty();
+        let has_parts = self.has_parts(number);
         let inode = self.inode(number);
         let before = inode.as_ref().map_or(Layout::Empty, |inode| inode.layout.clone());
         let going = |from: &Layout, kept: &Layout| {

@@ -3,19 +3,22 @@
 //! Invariant: numbers stand in big-endian order, so that keys of one kind sort by number, and the dentries of a
 //! directory by their cookies.
 
+use weft_layout::class_of;
 use weft_protocol::limits::XATTR_NAME_BYTES_MAX;
-use weft_protocol::{Cookie, Extent, InodeNumber, ObjectId, Pattern, XattrName, XattrNamespace};
+use weft_protocol::{Cookie, InodeNumber, ObjectId, Pattern, SessionId, XattrName, XattrNamespace};
 
 /// First byte of a key: what the record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Tag {
     Dentry = b'd',
-    Extent = b'e',
+    Run = b'e',
     Inode = b'i',
     Symlink = b'l',
     Orphan = b'o',
     SplitPart = b'p',
+    Strided = b's',
+    PartOfWriter = b'w',
     Xattr = b'x',
 }
 
@@ -23,8 +26,10 @@ pub enum Tag {
 const NUMBER_KEY_BYTES: usize = 9;
 /// Bytes of a tag, an inode number, and a cookie or an object's identifier.
 const DENTRY_KEY_BYTES: usize = NUMBER_KEY_BYTES + 8;
-/// Bytes of those and the five numbers of an extent.
-const EXTENT_KEY_BYTES: usize = DENTRY_KEY_BYTES + 5 * 8;
+/// Bytes of a tag, an inode number, a session and an object's identifier.
+const PART_OF_WRITER_KEY_BYTES: usize = NUMBER_KEY_BYTES + 2 * 8;
+/// Bytes of a tag, an inode number, a size class, and the five numbers of a strided extent.
+const STRIDED_KEY_BYTES: usize = NUMBER_KEY_BYTES + 1 + 5 * 8;
 /// Bytes of an extended attribute's value under one key: a value of 64 KiB takes 64.
 pub const XATTR_PART_BYTES: usize = 1024;
 /// Bytes after the name of an extended attribute: a zero, which no name has, and the number of the part.
@@ -83,31 +88,57 @@ impl Key {
 
     /// A part of a split file.
     pub fn split_part(inode: InodeNumber, object: ObjectId) -> DentryKey {
-        of_object(Tag::SplitPart, inode, object)
+        with_number(Tag::SplitPart, inode, object.raw())
     }
 
-    /// Where the extents of a part begin.
-    pub fn extents(inode: InodeNumber, object: ObjectId) -> DentryKey {
-        of_object(Tag::Extent, inode, object)
+    /// Where the parts begin that a session writes.
+    pub fn parts_of_writer(inode: InodeNumber, writer: SessionId) -> DentryKey {
+        with_number(Tag::PartOfWriter, inode, writer.0)
     }
 
-    /// An extent of a part: all of it is in the key, so that no two have the same.
-    pub fn extent(inode: InodeNumber, object: ObjectId, extent: &Extent) -> ExtentKey {
-        let mut key = [0; EXTENT_KEY_BYTES];
-        key[..DENTRY_KEY_BYTES].copy_from_slice(&Self::extents(inode, object));
-        let Extent { pattern, epoch } = extent;
-        let numbers = [pattern.start(), pattern.bytes(), pattern.stride(), pattern.count(), *epoch];
-        for (place, number) in key[DENTRY_KEY_BYTES..].chunks_exact_mut(8).zip(numbers) {
+    /// Mark of a part that a session writes.
+    pub fn part_of_writer(inode: InodeNumber, writer: SessionId, object: ObjectId) -> [u8; PART_OF_WRITER_KEY_BYTES] {
+        let mut key = [0; PART_OF_WRITER_KEY_BYTES];
+        key[..DENTRY_KEY_BYTES].copy_from_slice(&Self::parts_of_writer(inode, writer));
+        key[DENTRY_KEY_BYTES..].copy_from_slice(&object.raw().to_be_bytes());
+        key
+    }
+
+    /// The run of a split file that ends here.
+    pub fn run(inode: InodeNumber, end: u64) -> DentryKey {
+        with_number(Tag::Run, inode, end)
+    }
+
+    /// Where the strided extents of a size class begin that end at `end`.
+    pub fn strided_from(inode: InodeNumber, class: u8, end: u64) -> [u8; NUMBER_KEY_BYTES + 9] {
+        let mut key = [0; NUMBER_KEY_BYTES + 9];
+        key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(Tag::Strided, inode));
+        key[NUMBER_KEY_BYTES] = class;
+        key[NUMBER_KEY_BYTES + 1..].copy_from_slice(&end.to_be_bytes());
+        key
+    }
+
+    /// A strided extent of a split file.
+    pub fn strided(inode: InodeNumber, pattern: &Pattern, object: ObjectId) -> StridedKey {
+        let mut key = [0; STRIDED_KEY_BYTES];
+        key[..NUMBER_KEY_BYTES + 9].copy_from_slice(&Self::strided_from(inode, class_of(pattern), pattern.end()));
+        let numbers = [pattern.start(), pattern.bytes(), pattern.stride(), object.raw()];
+        for (place, number) in key[NUMBER_KEY_BYTES + 9..].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_be_bytes());
         }
         key
     }
+
+    /// Where the keys with a tag of this inode begin.
+    pub fn of_inode(tag: Tag, inode: InodeNumber) -> NumberKey {
+        numbered(tag, inode)
+    }
 }
 
-fn of_object(tag: Tag, inode: InodeNumber, object: ObjectId) -> DentryKey {
+fn with_number(tag: Tag, inode: InodeNumber, number: u64) -> DentryKey {
     let mut key = [0; DENTRY_KEY_BYTES];
     key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(tag, inode));
-    key[NUMBER_KEY_BYTES..].copy_from_slice(&object.raw().to_be_bytes());
+    key[NUMBER_KEY_BYTES..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
@@ -117,20 +148,33 @@ pub fn split_part_of(key: &[u8], inode: InodeNumber) -> Option<ObjectId> {
     Some(ObjectId::from_raw(u64::from_be_bytes(object.try_into().ok()?)))
 }
 
-/// The extent in the key of one of this part. `None`: the key is another one.
-pub fn extent_of(key: &[u8], inode: InodeNumber, object: ObjectId) -> Option<Extent> {
-    let rest = key.strip_prefix(&of_object(Tag::Extent, inode, object))?;
+/// The part in the key of one that this session writes. `None`: the key is another one.
+pub fn part_of_writer_of(key: &[u8], inode: InodeNumber, writer: SessionId) -> Option<ObjectId> {
+    let object = key.strip_prefix(&Key::parts_of_writer(inode, writer))?;
+    Some(ObjectId::from_raw(u64::from_be_bytes(object.try_into().ok()?)))
+}
+
+/// Where the run ends whose key this is. `None`: the key is no run's of this file.
+pub fn run_end_of(key: &[u8], inode: InodeNumber) -> Option<u64> {
+    let end = key.strip_prefix(&numbered(Tag::Run, inode))?;
+    Some(u64::from_be_bytes(end.try_into().ok()?))
+}
+
+/// The size class, pattern and part of a strided extent of this file. `None`: the key is another one.
+pub fn strided_of(key: &[u8], inode: InodeNumber) -> Option<(u8, Pattern, ObjectId)> {
+    let (class, rest) = key.strip_prefix(&numbered(Tag::Strided, inode))?.split_first()?;
     let mut numbers = rest.chunks_exact(8).map(|bytes| u64::from_be_bytes(bytes.try_into().expect("8 bytes")));
-    let (start, bytes, stride, count) = (numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?);
-    Some(Extent { pattern: Pattern::new(start, bytes, stride, count)?, epoch: numbers.next()? })
+    let (end, start, bytes, stride) = (numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?);
+    let count = end.checked_sub(start)?.checked_sub(bytes)?.checked_div(stride)? + 1;
+    Some((*class, Pattern::new(start, bytes, stride, count)?, ObjectId::from_raw(numbers.next()?)))
 }
 
 /// A key that is a tag and an inode number.
 pub type NumberKey = [u8; NUMBER_KEY_BYTES];
-/// A key of a dentry, or of a part of a split file.
+/// A key of a dentry, or of a part or run of a split file.
 pub type DentryKey = [u8; DENTRY_KEY_BYTES];
-/// A key of an extent.
-pub type ExtentKey = [u8; EXTENT_KEY_BYTES];
+/// A key of a strided extent.
+pub type StridedKey = [u8; STRIDED_KEY_BYTES];
 
 fn numbered(tag: Tag, inode: InodeNumber) -> NumberKey {
     let [a, b, c, d, e, f, g, h] = inode.raw().to_be_bytes();

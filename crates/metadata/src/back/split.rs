@@ -1,75 +1,100 @@
 //! The parts of split files: section "Split files" of `docs/formats/metadata-keys.md`.
 //!
-//! Each writer has an object of his own, his *part*, and publishes which bytes of it count. Publications are numbered
+//! Each writer has an object of its own, its *part*, and publishes which bytes of it count. Publications are numbered
 //! (the file's *epoch*, in its layout), and of two parts with the same byte the one that published it last has it.
-//! The parts and their extents have keys of their own, so that a record of thousands of parts is not read and
-//! written with each change.
+//! The parts and their extents have keys of their own, so that a publication costs what it overlaps, and not what the
+//! file has.
 //!
-//! Invariant: no extent of a file ends beyond its size.
+//! Invariant: no extent of a file ends beyond its size. The numbers of extents that the records of a file and of its
+//! parts have are those of their keys.
 //! Not here: who may publish (`front/split.rs`), what extents mean (`weft_layout`).
 
+mod extents;
+mod history;
+mod page;
+
+pub use page::{Page, Wanted};
+
 use super::inode::Inode;
-use super::keys::{Key, extent_of, split_part_of};
+use super::keys::{Key, Tag, part_of_writer_of, split_part_of};
 use super::{Aftermath, Back, Context};
 use crate::kv::KeyValue;
-use std::collections::BTreeSet;
+use extents::{Edit, Run};
+use history::{History, Latest};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use weft_layout::{below, joined, supersede};
-use weft_protocol::limits::{SPLIT_EXTENTS_MAX, SPLIT_PARTS_MAX, SPLIT_PATTERNS_MAX};
+use weft_protocol::limits::{
+    SPLIT_EXTENTS_MAX, SPLIT_FILE_EXTENTS_MAX, SPLIT_PARTS_MAX, SPLIT_PATTERNS_MAX, SPLIT_STRIDED_MAX,
+};
 use weft_protocol::message::shard::ShardAnswer;
 use weft_protocol::{
-    Credentials, Error, Extent, FileKind, Grants, InodeNumber, Layout, ObjectId, Pattern, Result, SessionId, Timestamp,
+    Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Pattern, Result, SessionId, Timestamp,
 };
 
 /// The writer of a part that is only read.
 const NOBODY: SessionId = SessionId(0);
-
-/// Extents of a part, the latest, that a new one may be joined with: a writer may write a few things in turns.
-const JOIN_EXTENTS_MAX: usize = 8;
-/// Other parts that are looked at before extents are joined.
-const JOIN_PARTS_MAX: usize = 16;
+/// Keys that are gathered before they are deleted, when a file's go.
+const DELETED_AT_ONCE: usize = 4096;
 
 /// What the parts of a file have in common.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Parts {
     count: u64,
     /// Epoch at which the file was cut last.
     cut: u64,
+    /// Extents of all parts.
+    extents: u64,
+    /// Those of them that are strided.
+    strided: u64,
+    /// Parts without extents.
+    empty: u64,
+    history: History,
 }
 
 /// A part.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// Which bytes it has.
     pub object: ObjectId,
     /// The session that made it, and may write it.
     pub writer: SessionId,
-    /// Epoch of its latest publication.
-    pub changed: u64,
+    /// Number of its extents.
+    pub extents: u64,
+    latest: Latest,
 }
 
-/// Parts that have changed, as far as one answer takes them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ChangedParts {
-    /// Of each its extents: all, or those that are new.
-    pub parts: Vec<(Part, Vec<Extent>)>,
-    /// These are all there are.
-    pub is_whole: bool,
-    /// There are more after these.
-    pub is_cut: bool,
+fn encode(numbers: impl Iterator<Item = u64>) -> Vec<u8> {
+    numbers.flat_map(u64::to_le_bytes).collect()
 }
 
-fn encode_pair(first: u64, second: u64) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first.to_le_bytes());
-    bytes[8..].copy_from_slice(&second.to_le_bytes());
-    bytes
+fn decode(bytes: &[u8]) -> Vec<u64> {
+    assert!(bytes.len().is_multiple_of(8), "a record of a split file with {} bytes", bytes.len());
+    bytes.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes"))).collect()
 }
 
-fn decode_pair(bytes: &[u8]) -> (u64, u64) {
-    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-    assert!(bytes.len() == 16, "a record of a part with {} bytes", bytes.len());
-    (number(0), number(8))
+impl Parts {
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [self.count, self.cut, self.extents, self.strided, self.empty];
+        encode(numbers.into_iter().chain(self.history.numbers()))
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let numbers = decode(bytes);
+        let (&[count, cut, extents, strided, empty], history) = numbers.split_first_chunk().expect("five numbers");
+        Self { count, cut, extents, strided, empty, history: History::of_numbers(history) }
+    }
+}
+
+impl Part {
+    fn encode(&self) -> Vec<u8> {
+        encode([self.writer.0, self.extents].into_iter().chain(self.latest.numbers()))
+    }
+
+    fn decode(object: ObjectId, bytes: &[u8]) -> Self {
+        let numbers = decode(bytes);
+        let (&[writer, extents], latest) = numbers.split_first_chunk().expect("two numbers");
+        Self { object, writer: SessionId(writer), extents, latest: Latest::of_numbers(latest) }
+    }
 }
 
 impl Inode {
@@ -81,78 +106,109 @@ impl Inode {
     }
 }
 
+/// A number of extents, changed.
+fn changed(count: u64, more: i64) -> u64 {
+    count.checked_add_signed(more).unwrap_or_else(|| panic!("{count} extents, and {more}"))
+}
+
 impl<K: KeyValue> Back<K> {
     /// Parts of a split file.
     pub fn split_parts(&self, number: InodeNumber) -> Vec<Part> {
         let mut parts = Vec::new();
-        self.scan_parts(number, None, |part| {
-            parts.push(part);
+        self.store.scan(&Key::split_part(number, ObjectId::from_raw(0)), |key, value| {
+            let Some(object) = split_part_of(key, number) else { return ControlFlow::Break(()) };
+            parts.push(Part::decode(object, value));
             ControlFlow::Continue(())
         });
         parts
     }
 
-    /// Visits the parts with identifiers above `after`.
-    fn scan_parts(&self, number: InodeNumber, after: Option<ObjectId>, mut visit: impl FnMut(Part) -> ControlFlow<()>) {
-        let from = after.map_or(0, ObjectId::raw);
-        self.store.scan(&Key::split_part(number, ObjectId::from_raw(from)), |key, value| {
-            let Some(object) = split_part_of(key, number) else { return ControlFlow::Break(()) };
-            if after == Some(object) {
-                return ControlFlow::Continue(());
-            }
-            let (writer, changed) = decode_pair(value);
-            visit(Part { object, writer: SessionId(writer), changed })
-        });
-    }
-
     /// The part of a split file that this object is.
     pub fn split_part(&self, number: InodeNumber, object: ObjectId) -> Option<Part> {
-        let (writer, changed) = self.store.get(&Key::split_part(number, object), decode_pair)?;
-        Some(Part { object, writer: SessionId(writer), changed })
+        self.store.get(&Key::split_part(number, object), |value| Part::decode(object, value))
     }
 
-    fn put_split_part(&mut self, number: InodeNumber, part: &Part) {
-        self.store.put(&Key::split_part(number, part.object), &encode_pair(part.writer.0, part.changed));
+    /// The parts of a split file that a session writes.
+    pub fn parts_of_writer(&self, number: InodeNumber, writer: SessionId) -> Vec<ObjectId> {
+        let mut parts = Vec::new();
+        self.store.scan(&Key::parts_of_writer(number, writer), |key, _| {
+            let Some(object) = part_of_writer_of(key, number, writer) else { return ControlFlow::Break(()) };
+            parts.push(object);
+            ControlFlow::Continue(())
+        });
+        parts
+    }
+
+    /// Returns true if the file is split and has parts.
+    pub(super) fn has_parts(&self, number: InodeNumber) -> bool {
+        self.common(number).count > 0
+    }
+
+    /// Returns true if the file has parts in which no byte counts any more.
+    pub fn has_empty_parts(&self, number: InodeNumber) -> bool {
+        self.common(number).empty > 0
     }
 
     fn common(&self, number: InodeNumber) -> Parts {
-        let common = self.store.get(&Key::split(number), decode_pair);
-        common.map_or_else(Parts::default, |(count, cut)| Parts { count, cut })
+        self.store.get(&Key::split(number), Parts::decode).unwrap_or_default()
     }
 
-    fn put_common(&mut self, number: InodeNumber, Parts { count, cut }: Parts) {
-        self.store.put(&Key::split(number), &encode_pair(count, cut));
+    fn put_common(&mut self, number: InodeNumber, common: &Parts) {
+        self.store.put(&Key::split(number), &common.encode());
     }
 
-    fn extents(&self, number: InodeNumber, object: ObjectId) -> Vec<Extent> {
-        let mut extents = Vec::new();
-        self.store.scan(&Key::extents(number, object), |key, _| match extent_of(key, number, object) {
-            Some(extent) => {
-                extents.push(extent);
-                ControlFlow::Continue(())
+    fn put_split_part(&mut self, number: InodeNumber, part: &Part) {
+        self.store.put(&Key::split_part(number, part.object), &part.encode());
+    }
+
+    /// A session has a part more, without extents.
+    fn make_part(&mut self, number: InodeNumber, (object, writer): (ObjectId, SessionId), common: &mut Parts) -> Part {
+        let part = Part { object, writer, extents: 0, latest: Latest::default() };
+        if writer != NOBODY {
+            self.store.put(&Key::part_of_writer(number, writer, object), &[]);
+        }
+        (common.count, common.empty) = (common.count + 1, common.empty + 1);
+        part
+    }
+
+    fn delete_part(&mut self, number: InodeNumber, part: &Part, common: &mut Parts) {
+        self.store.delete(&Key::split_part(number, part.object));
+        self.store.delete(&Key::part_of_writer(number, part.writer, part.object));
+        (common.count, common.empty) = (common.count - 1, common.empty - 1);
+    }
+
+    /// Parts have more or fewer extents. Returns those that have none any more.
+    fn count_extents(
+        &mut self,
+        number: InodeNumber,
+        common: &mut Parts,
+        more: &BTreeMap<ObjectId, i64>,
+        mut own: Option<&mut Part>,
+    ) -> Vec<Part> {
+        let mut emptied = Vec::new();
+        for (object, more) in more.iter().filter(|(_, more)| **more != 0) {
+            let mut stored = None;
+            let part = match own.as_deref_mut().filter(|own| own.object == *object) {
+                Some(own) => own,
+                None => stored.insert(self.split_part(number, *object).expect("an extent's part has a record")),
+            };
+            let before = part.extents;
+            part.extents = changed(before, *more);
+            common.extents = changed(common.extents, *more);
+            common.empty = common.empty + u64::from(part.extents == 0) - u64::from(before == 0);
+            if part.extents == 0 {
+                emptied.push(part.clone());
             }
-            None => ControlFlow::Break(()),
-        });
-        // Newer ones lie over older ones, and are told after them.
-        extents.sort_unstable_by_key(|extent| extent.epoch);
-        extents
+            if let Some(part) = stored {
+                self.put_split_part(number, &part);
+            }
+        }
+        emptied
     }
 
-    /// Stores what has changed of a part's extents.
-    fn put_extents(&mut self, number: InodeNumber, object: ObjectId, before: &[Extent], after: &[Extent]) {
-        let key = |extent: &Extent| Key::extent(number, object, extent);
-        let (before, after): (BTreeSet<_>, BTreeSet<_>) =
-            (before.iter().map(key).collect(), after.iter().map(key).collect());
-        for gone in before.difference(&after) {
-            self.store.delete(gone);
-        }
-        for new in after.difference(&before) {
-            self.store.put(new, &[]);
-        }
-    }
-
-    /// A writer has these bytes in his part from now on. See
-    /// [`weft_protocol::message::shard::ShardRequest::Publish`].
+    /// A writer has these bytes in its part from now on. See
+    /// [`weft_protocol::message::shard::ShardRequest::Publish`]. Costs a few searches for each pattern, and the runs
+    /// that it overlaps.
     pub(super) fn publish(
         &mut self,
         time: Timestamp,
@@ -174,28 +230,8 @@ impl<K: KeyValue> Back<K> {
         let Some(end) = patterns.iter().map(Pattern::end).max().filter(|_| patterns.len() <= SPLIT_PATTERNS_MAX) else {
             return Err(Error::Invalid);
         };
-        let (part, mut common) = (self.split_part(number, object), self.common(number));
-        match part {
-            Some(part) if part.writer != session => return Err(Error::BadHandle),
-            Some(_) => {}
-            None if common.count >= SPLIT_PARTS_MAX as u64 => return Err(Error::NoSpace),
-            None => common.count += 1,
-        }
         let epoch = inode.next_epoch();
-        let before = self.extents(number, object);
-        let mut after = before.clone();
-        for pattern in patterns {
-            let pattern = self.with_those_before((number, object), *pattern, &mut after);
-            supersede(&mut after, Extent { pattern, epoch });
-        }
-        if after.len() > SPLIT_EXTENTS_MAX {
-            return Err(Error::NoSpace);
-        }
-        self.put_extents(number, object, &before, &after);
-        self.put_split_part(number, &Part { object, writer: session, changed: epoch });
-        if part.is_none() {
-            self.put_common(number, common);
-        }
+        self.publish_patterns(number, (object, session), patterns, epoch)?;
         inode.size = inode.size.max(end);
         inode.ctime = time.after(inode.ctime);
         inode.mtime = inode.ctime;
@@ -206,44 +242,51 @@ impl<K: KeyValue> Back<K> {
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
 
-    /// The pattern together with extents of the part that it goes on with, which are taken out: who writes in order, a
-    /// publication after the other, has one extent. They get a newer epoch by that, and so stay as they are if somebody
-    /// else has published some of their bytes since.
-    fn with_those_before(&self, part: (InodeNumber, ObjectId), new: Pattern, extents: &mut Vec<Extent>) -> Pattern {
-        let mut whole = new;
-        let goes_on = |old: &Extent, whole: &Pattern| {
-            joined(&old.pattern, whole).is_some() && !self.is_published_since(part, old)
+    /// Stores what a publication changes of the file's extents. A refused one changes nothing.
+    fn publish_patterns(
+        &mut self,
+        number: InodeNumber,
+        (object, session): (ObjectId, SessionId),
+        patterns: &[Pattern],
+        epoch: u64,
+    ) -> Result<()> {
+        let (known, mut common) = (self.split_part(number, object), self.common(number));
+        let (mut part, is_new) = match known {
+            Some(part) if part.writer != session => return Err(Error::BadHandle),
+            Some(part) => (part, false),
+            None if common.count >= SPLIT_PARTS_MAX as u64 => return Err(Error::NoSpace),
+            None => (Part { object, writer: session, extents: 0, latest: Latest::default() }, true),
         };
-        let latest = |extents: &[Extent], whole: &Pattern| {
-            let first = extents.len().saturating_sub(JOIN_EXTENTS_MAX);
-            extents[first..].iter().rposition(|old| goes_on(old, whole)).map(|index| first + index)
-        };
-        while let Some(index) = latest(extents, &whole) {
-            let old = extents.remove(index);
-            whole = joined(&old.pattern, &whole).expect("it was just looked at");
+        let mut edit = Edit::new(&mut self.store, number);
+        let mut has_strided = false;
+        for pattern in patterns {
+            has_strided |= part.latest.publish(&mut edit, (object, pattern), epoch, &common.history);
         }
-        whole
+        let (of_part, of_file) = (edit.more.get(&object).copied().unwrap_or(0), edit.more.values().sum::<i64>());
+        let is_over = |count: u64, more: i64, limit: u64| more > 0 && changed(count, more) > limit;
+        if is_over(part.extents, of_part, SPLIT_EXTENTS_MAX)
+            || is_over(common.extents, of_file, SPLIT_FILE_EXTENTS_MAX)
+            || is_over(common.strided, edit.more_strided, SPLIT_STRIDED_MAX)
+        {
+            edit.roll_back();
+            return Err(Error::NoSpace);
+        }
+        let (more, more_strided) = (edit.more, edit.more_strided);
+        if is_new {
+            part = Part { latest: part.latest, ..self.make_part(number, (object, session), &mut common) };
+        }
+        self.count_extents(number, &mut common, &more, Some(&mut part));
+        common.strided = changed(common.strided, more_strided);
+        common.history.add((object, patterns), epoch);
+        if has_strided {
+            common.history.note_strided(epoch);
+        }
+        self.put_split_part(number, &part);
+        self.put_common(number, &common);
+        Ok(())
     }
 
-    /// Whether another part has got bytes since within the bounds of an extent, as far as can be seen cheaply.
-    fn is_published_since(&self, (number, of): (InodeNumber, ObjectId), old: &Extent) -> bool {
-        let (mut looked_at, mut is_published) = (0, false);
-        let overlaps = |other: &Extent| {
-            let (this, other_one) = (&old.pattern, &other.pattern);
-            other.epoch > old.epoch && other_one.start() < this.end() && this.start() < other_one.end()
-        };
-        self.scan_parts(number, None, |part| {
-            if part.object == of || part.changed <= old.epoch {
-                return ControlFlow::Continue(());
-            }
-            looked_at += 1;
-            is_published = looked_at > JOIN_PARTS_MAX || self.extents(number, part.object).iter().any(overlaps);
-            if is_published { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        is_published
-    }
-
-    /// Cuts the parts of a split file if its size becomes less. With nothing left of it they go, unless somebody may be
+    /// Cuts the parts of a split file if its size becomes less. Parts with nothing left go, unless somebody may be
     /// writing to one. `size`: the new one, if it changes.
     pub(super) fn cut_parts(
         &mut self,
@@ -255,52 +298,45 @@ impl<K: KeyValue> Back<K> {
     ) {
         let Some(size) = size.filter(|size| *size < before && inode.layout.epoch().is_some()) else { return };
         let (cut, mut common) = (inode.next_epoch(), self.common(number));
-        for part in self.split_parts(number) {
-            let before = self.extents(number, part.object);
-            let kept = |extent: &Extent| {
-                let epoch = extent.epoch;
-                below(&extent.pattern, size)
-                    .into_iter()
-                    .map(move |pattern| Extent { pattern, epoch })
-                    .collect::<Vec<_>>()
-            };
-            let after: Vec<_> = before.iter().flat_map(kept).collect();
-            self.put_extents(number, part.object, &before, &after);
-            if size == 0 && !context.is_being_written {
-                self.store.delete(&Key::split_part(number, part.object));
+        let mut edit = Edit::new(&mut self.store, number);
+        edit.cut(size);
+        let (more, more_strided) = (edit.more, edit.more_strided);
+        let emptied = self.count_extents(number, &mut common, &more, None);
+        common.strided = changed(common.strided, more_strided);
+        (common.cut, common.history) = (cut, History::from(cut));
+        if !context.is_being_written {
+            for part in emptied {
+                self.delete_part(number, &part, &mut common);
                 aftermath.removed.push((number, part.object));
-                common.count -= 1;
             }
         }
-        self.put_common(number, Parts { cut, ..common });
+        self.put_common(number, &common);
     }
 
     /// All bytes of the file are in this part from now on.
     pub(super) fn become_split(&mut self, number: InodeNumber, inode: &mut Inode, object: ObjectId) {
         let epoch = inode.layout.epoch().unwrap_or(0) + 1;
         inode.set_layout(Layout::Split { epoch });
-        self.put_common(number, Parts { count: 1, cut: epoch });
-        self.put_split_part(number, &Part { object, writer: NOBODY, changed: epoch });
-        if let Some(pattern) = Pattern::run(0, inode.size) {
-            self.put_extents(number, object, &[], &[Extent { pattern, epoch }]);
+        let mut common = Parts { cut: epoch, history: History::from(epoch), ..Parts::default() };
+        let mut part = self.make_part(number, (object, NOBODY), &mut common);
+        if inode.size > 0 {
+            let mut edit = Edit::new(&mut self.store, number);
+            edit.add_run(Run { start: 0, end: inode.size, object, epoch }, |_| false);
+            let more = edit.more;
+            self.count_extents(number, &mut common, &more, Some(&mut part));
         }
+        self.put_split_part(number, &part);
+        self.put_common(number, &common);
     }
 
-    /// Whether the file has parts of which all was cut off.
-    pub fn has_empty_parts(&self, number: InodeNumber) -> bool {
-        self.split_parts(number).iter().any(|part| self.extents(number, part.object).is_empty())
-    }
-
+    /// Nobody writes to the file any more: parts without extents go.
     pub(super) fn drop_empty_parts(&mut self, number: InodeNumber, aftermath: &mut Aftermath) {
         let mut common = self.common(number);
-        for part in self.split_parts(number) {
-            if self.extents(number, part.object).is_empty() {
-                self.store.delete(&Key::split_part(number, part.object));
-                aftermath.removed.push((number, part.object));
-                common.count -= 1;
-            }
+        for part in self.split_parts(number).into_iter().filter(|part| part.extents == 0) {
+            self.delete_part(number, &part, &mut common);
+            aftermath.removed.push((number, part.object));
         }
-        self.put_common(number, common);
+        self.put_common(number, &common);
     }
 
     /// The file has no parts any more, which are removed.
@@ -308,40 +344,30 @@ impl<K: KeyValue> Back<K> {
         if inode.layout.epoch().is_none() {
             return Vec::new();
         }
-        let parts = self.split_parts(number);
-        for part in &parts {
-            let extents = self.extents(number, part.object);
-            self.put_extents(number, part.object, &extents, &[]);
-            self.store.delete(&Key::split_part(number, part.object));
+        let parts = self.split_parts(number).into_iter().map(|part| (number, part.object)).collect();
+        for tag in [Tag::Run, Tag::Strided, Tag::PartOfWriter, Tag::SplitPart] {
+            self.delete_all(&Key::of_inode(tag, number));
         }
-        self.store.delete(&Key::split(number));
-        parts.into_iter().map(|part| (number, part.object)).collect()
+        parts
     }
 
-    /// Parts with identifiers above `after` that have changed since an epoch, as many as one answer takes.
-    pub fn changed_parts(&self, number: InodeNumber, since: u64, after: Option<ObjectId>) -> ChangedParts {
-        let is_whole = self.common(number).cut > since;
-        let since = if is_whole { 0 } else { since };
-        let mut changed = Vec::new();
-        self.scan_parts(number, after, |part| {
-            if part.changed > since {
-                changed.push(part);
+    /// Deletes all keys with this beginning.
+    fn delete_all(&mut self, prefix: &[u8]) {
+        loop {
+            let mut keys = Vec::new();
+            self.store.scan(prefix, |key, _| {
+                if !key.starts_with(prefix) || keys.len() == DELETED_AT_ONCE {
+                    return ControlFlow::Break(());
+                }
+                keys.push(key.to_vec());
+                ControlFlow::Continue(())
+            });
+            if keys.is_empty() {
+                return;
             }
-            ControlFlow::Continue(())
-        });
-        let (mut parts, mut room, all) = (Vec::new(), SPLIT_EXTENTS_MAX, changed.len());
-        for part in changed {
-            let mut extents = self.extents(number, part.object);
-            extents.retain(|extent| extent.epoch > since);
-            // As good as so many extents.
-            let takes = extents.len() + 2;
-            if takes > room && !parts.is_empty() {
-                break;
+            for key in keys {
+                self.store.delete(&key);
             }
-            room = room.saturating_sub(takes);
-            parts.push((part, extents));
         }
-        let is_cut = parts.len() < all;
-        ChangedParts { parts, is_whole, is_cut }
     }
 }

@@ -7,4 +7,5 @@ mod operations;
 mod posix;
 mod size;
 mod slots;
+mod split;
 mod xattrs;

@@ -6,6 +6,7 @@
 use super::data::{Answered, may_change};
 use super::park::Call;
 use super::{Shard, Verdict};
+use crate::back::split::Wanted;
 use crate::back::{Dentry, Listed};
 use crate::kv::KeyValue;
 use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage, ShardAnswer, ShardRequest};
@@ -20,8 +21,9 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::OpenGroup { inode, access, group } => {
                 return self.open_group(call, (*inode, *access, *group));
             }
-            ShardRequest::GetParts { inode, group, since, after } => {
-                self.changed_parts(call, (*inode, *group), *since, *after)
+            ShardRequest::GetParts { inode, group, since, start, end, extra, own } => {
+                let extra = usize::try_from(*extra).unwrap_or(usize::MAX);
+                self.parts(call, (*inode, *group), &Wanted { since: *since, start: *start, end: *end, extra }, *own)
             }
             ShardRequest::GetXattrs { inode } => self.xattrs(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),

@@ -8,10 +8,10 @@ use super::Shard;
 use super::data::may_change;
 use super::park::Call;
 use crate::back::Command;
-use crate::back::split::{ChangedParts, Part};
+use crate::back::split::{Page, Part, Wanted};
 use crate::kv::KeyValue;
 use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer, ShardRequest};
-use weft_protocol::{Error, FileKind, Generation, InodeNumber, LeaseKey, ObjectId, SessionId, SplitPart};
+use weft_protocol::{Error, Extent, FileKind, Generation, InodeNumber, LeaseKey, ObjectId, SessionId, SplitPart};
 
 /// Of all parts: they are made once.
 const PART_GENERATION: Generation = Generation(1);
@@ -44,8 +44,8 @@ impl<K: KeyValue> Shard<K> {
         self.leases.holders(&LeaseKey::Data(inode)).any(|holder| may_change(*holder))
     }
 
-    /// A writer has closed the file. Parts that are not needed go with the last writer: until then he might go on with
-    /// one.
+    /// A writer has closed the file. Parts in which no byte counts go with the last writer: until then one might go on
+    /// with its part.
     pub(super) fn tidy_parts(&mut self, inode: InodeNumber) {
         if !self.is_being_written(inode) && self.back.has_empty_parts(inode) {
             self.apply(&Command::DropEmptyParts { inode });
@@ -60,20 +60,19 @@ impl<K: KeyValue> Shard<K> {
         for key in keys {
             let LeaseKey::Data(inode) = *key else { continue };
             if self.back.inode(inode).is_some_and(|record| record.layout.epoch().is_some()) {
-                let own = self.back.split_parts(inode).into_iter().filter(|part| part.writer == session);
-                parts.extend(own.map(|part| (inode, part.object)));
+                parts.extend(self.back.parts_of_writer(inode, session).into_iter().map(|object| (inode, object)));
             }
         }
         parts
     }
 
     /// The answer to [`weft_protocol::message::shard::ShardRequest::GetParts`].
-    pub(super) fn changed_parts(
+    pub(super) fn parts(
         &mut self,
         call: &Call,
         (inode, group): (InodeNumber, Option<SessionId>),
-        since: u64,
-        after: Option<ObjectId>,
+        wanted: &Wanted,
+        own: bool,
     ) -> Result<ShardAnswer, Error> {
         let record = self.back.inode(inode).ok_or(Error::Stale)?;
         let epoch = record.layout.epoch().filter(|_| record.kind == FileKind::Regular).ok_or(Error::Invalid)?;
@@ -87,9 +86,14 @@ impl<K: KeyValue> Shard<K> {
             )?;
         }
         let attributes = record.attributes(inode);
-        let ChangedParts { parts, is_whole, is_cut } = self.back.changed_parts(inode, since, after);
-        let next = parts.last().filter(|_| is_cut).map(|(part, _)| part.object);
-        let told = |(part, extents): (Part, _)| {
+        let Page { mut parts, cut, end } = self.back.extents_within(inode, wanted);
+        let own = if own { self.back.parts_of_writer(inode, call.session()) } else { Vec::new() };
+        for object in own {
+            if !parts.iter().any(|(part, _)| part.object == object) {
+                parts.extend(self.back.split_part(inode, object).map(|part| (part, Vec::new())));
+            }
+        }
+        let told = |(part, extents): (Part, Vec<Extent>)| {
             let access = if part.writer == call.session() { Access::ReadWrite } else { Access::Read };
             let of = (part.object, PART_GENERATION);
             SplitPart {
@@ -99,6 +103,6 @@ impl<K: KeyValue> Shard<K> {
             }
         };
         let parts = parts.into_iter().map(told).collect();
-        Ok(ShardAnswer::Parts { epoch, size: record.size, is_whole, parts, next })
+        Ok(ShardAnswer::Parts { epoch, size: record.size, cut, parts, end })
     }
 }

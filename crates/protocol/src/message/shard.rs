@@ -271,9 +271,21 @@ pub enum ShardRequest {
         /// Of an append: where the file ends. [`Error::WouldBlock`]: it ends elsewhere by now.
         appends_to: Option<u64>,
     },
-    /// Read. Of a split file: the parts with a higher identifier than `after` that have changed since this epoch, to a
+    /// Read. Of a split file: the extents with bytes in a range that were published after the epoch `since`, to a
     /// session that has the file open, has joined `group`, which has, or may read it. Answer: `Parts`.
-    GetParts { inode: InodeNumber, group: Option<SessionId>, since: u64, after: Option<ObjectId> },
+    GetParts {
+        inode: InodeNumber,
+        group: Option<SessionId>,
+        /// The caller knows the range as of this epoch; 0: not at all.
+        since: u64,
+        /// The range begins here, and ends before `end`.
+        start: u64,
+        end: u64,
+        /// Beyond the range, the answer goes on for about as many extents.
+        extra: u32,
+        /// The answer names the parts that the session writes, even without extents in the range.
+        own: bool,
+    },
 }
 
 /// What became of a request for a lock.
@@ -372,18 +384,19 @@ pub enum ShardAnswer {
         attributes: Option<Attributes>,
         grants: Grants,
     },
-    /// Parts of a split file, by their identifiers.
+    /// Extents of a split file, by parts.
     Parts {
-        /// As of these parts.
+        /// The file's epoch.
         epoch: u64,
-        /// Of the file, as of now.
+        /// Size of the file.
         size: u64,
-        /// These are all extents of the parts, and parts that are missing are gone: the file was cut since the epoch
-        /// that the request names. Otherwise they come to those that were told before.
-        is_whole: bool,
+        /// Epoch of the latest cut. If the request's `since` is lower, the extents are all that the range has;
+        /// otherwise they come on top of those published until then.
+        cut: u64,
         parts: Vec<SplitPart>,
-        /// After which part to go on; `None`: these were the last ones.
-        next: Option<ObjectId>,
+        /// The answer is complete from the beginning of the request's range up to here. Below the range's end: an
+        /// answer has a limit, and the caller goes on from here.
+        end: u64,
     },
 }
 

@@ -265,7 +265,10 @@ fn part_requests() -> Vec<ShardRequest> {
             inode: inode(),
             group: Some(SessionId::of_group(78)),
             since: 9,
-            after: Some(object()),
+            start: 1 << 20,
+            end: 1 << 21,
+            extra: 64,
+            own: true,
         },
     ]
 }
@@ -427,13 +430,13 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
     answers.push(ShardAnswer::Parts {
         epoch: 9,
         size: 1 << 40,
-        is_whole: true,
+        cut: 3,
         parts: vec![SplitPart {
             object: object(),
             capability: capability(),
             extents: vec![Extent { pattern: pattern(), epoch: 8 }],
         }],
-        next: Some(object()),
+        end: 3 << 20,
     });
     answers.extend(lock_answers().into_iter().map(ShardAnswer::Lock));
     let lock = RangeLock { range: range(), mode: LockMode::Exclusive };

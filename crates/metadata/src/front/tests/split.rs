@@ -1,8 +1,10 @@
 //! Split files: who may publish, what a publication recalls, what readers are told, what a cut leaves.
 
 use super::harness::*;
+use crate::back::split::{Part, Wanted};
 use crate::front::Event;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use weft_layout::SplitIndex;
 use weft_protocol::limits::{SPLIT_EXTENTS_MAX, SPLIT_PATTERNS_MAX};
 use weft_protocol::message::shard::*;
@@ -20,7 +22,11 @@ fn publish(inode: InodeNumber, part: u64, patterns: &[Pattern]) -> ShardRequest 
 }
 
 fn get_parts(inode: InodeNumber, since: u64) -> ShardRequest {
-    ShardRequest::GetParts { inode, group: None, since, after: None }
+    get_range(inode, since, (0, u64::MAX), 0)
+}
+
+fn get_range(inode: InodeNumber, since: u64, (start, end): (u64, u64), extra: u32) -> ShardRequest {
+    ShardRequest::GetParts { inode, group: None, since, start, end, extra, own: false }
 }
 
 /// A split file that A has open for writing.
@@ -41,12 +47,27 @@ fn done(world: &mut World, session: SessionId, request: ShardRequest) -> ShardAn
     world.done(token)
 }
 
-/// What a reader is told who knows all up to an epoch.
+/// What a reader is told that knows all up to an epoch. Whole: the file was cut since, and these are all extents.
 fn told(world: &mut World, reader: SessionId, inode: InodeNumber, since: u64) -> (u64, u64, bool, Vec<SplitPart>) {
     match world.ok(reader, get_parts(inode, since)) {
-        ShardAnswer::Parts { epoch, size, is_whole, parts, next: None } => (epoch, size, is_whole, parts),
+        ShardAnswer::Parts { epoch, size, cut, parts, end: u64::MAX } => (epoch, size, cut > since, parts),
         other => panic!("{other:?}"),
     }
+}
+
+/// All of a file, in as many answers as it takes. Returns the extents by parts, and the number of answers.
+fn told_in_pages(world: &mut World, reader: SessionId, inode: InodeNumber) -> (Vec<SplitPart>, usize) {
+    let (mut start, mut all, mut pages) = (0, Vec::new(), 0);
+    while start < u64::MAX {
+        let ShardAnswer::Parts { parts, end, .. } = world.ok(reader, get_range(inode, 0, (start, u64::MAX), 0)) else {
+            panic!("no parts")
+        };
+        assert!(codec::to_bytes(&parts).len() < limits::CONTROL_BODY_BYTES_MAX);
+        assert!(end > start, "an answer that says nothing");
+        all.extend(parts);
+        (start, pages) = (end, pages + 1);
+    }
+    (all, pages)
 }
 
 /// Whose part each byte is; of holes 0.
@@ -54,6 +75,24 @@ fn bytes_of(parts: &[SplitPart], size: usize) -> Vec<u64> {
     let mut index = SplitIndex::default();
     parts.iter().for_each(|part| index.add(part.object, &part.extents));
     let pieces = index.pieces(0, size, None).into_iter();
+    pieces.flat_map(|piece| vec![piece.part.map_or(0, ObjectId::sequence); piece.bytes]).collect()
+}
+
+/// Whose part each byte of a range is, as a reader is told that asks for the range.
+fn bytes_in(world: &mut World, inode: InodeNumber, range: Range<u64>) -> Vec<u64> {
+    let mut index = SplitIndex::default();
+    let mut start = range.start;
+    while start < range.end {
+        match world.ok(C, get_range(inode, 0, (start, range.end), 0)) {
+            ShardAnswer::Parts { parts, end, .. } if end > start => {
+                parts.iter().for_each(|part| index.add(part.object, &part.extents));
+                start = end;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let bytes = usize::try_from(range.end - range.start).expect("small");
+    let pieces = index.pieces(range.start, bytes, None).into_iter();
     pieces.flat_map(|piece| vec![piece.part.map_or(0, ObjectId::sequence); piece.bytes]).collect()
 }
 
@@ -174,27 +213,35 @@ fn a_cut_clips_what_was_published_and_nothing_comes_back() {
 #[test]
 fn a_part_has_a_limit_and_what_is_written_again_takes_no_room() {
     let (mut world, inode) = with_file();
-    // No two are alike.
-    let irregular = |index: u64| run(index * 20_000, 1 + index);
+    // None is like those near it.
+    let irregular = |index: u64| run(index * 20_000, 1 + index % 9973);
     let mut index = 0;
-    while index < SPLIT_EXTENTS_MAX as u64 {
+    while index < SPLIT_EXTENTS_MAX {
         let patterns: Vec<_> = (index..index + 1024).map(irregular).collect();
         done(&mut world, A, publish(inode, 7, &patterns));
         index += 1024;
     }
     assert_eq!(world.refused(A, publish(inode, 7, &[irregular(index)])), Error::NoSpace);
+    let extents = |world: &World| world.shard.back().split_part(inode, object(7)).expect("a part").extents;
+    assert_eq!(extents(&world), SPLIT_EXTENTS_MAX);
     done(&mut world, A, publish(inode, 7, &[irregular(5), irregular(9)]));
-    done(&mut world, A, publish(inode, 7, &[run(0, 20_001 * SPLIT_EXTENTS_MAX as u64)]));
+    // What cuts a run in two is refused as a whole, and what joins others is not.
+    let (before, split) = (bytes_in(&mut world, inode, 0..60_000), [irregular(3), run(30_000, 1)]);
+    assert_eq!(world.refused(A, publish(inode, 7, &split)), Error::NoSpace);
+    assert!(bytes_in(&mut world, inode, 0..60_000) == before);
+    done(&mut world, A, publish(inode, 7, &[run(20_000, 30_000), run(90_000, 1)]));
+    done(&mut world, A, publish(inode, 7, &[run(0, 40_001 * SPLIT_EXTENTS_MAX)]));
     let (.., parts) = told(&mut world, C, inode, 0);
-    assert_eq!(parts[0].extents.len(), 1);
+    assert_eq!((parts[0].extents.len(), extents(&world)), (1, 1));
 }
 
 #[test]
 fn who_writes_in_order_has_one_extent_as_long_as_nobody_else_writes_there() {
+    const PUBLICATIONS: u64 = 8202;
     let (mut world, inode) = with_file();
     done(&mut world, B, open(inode, Access::ReadWrite));
-    // More publications than a part may have extents; two writers in turns, each in its own half.
-    for index in 0..SPLIT_EXTENTS_MAX as u64 + 10 {
+    // Two writers in turns, each in its own half.
+    for index in 0..PUBLICATIONS {
         done(&mut world, A, publish(inode, 7, &[run(index * 10, 10)]));
         if index < 1000 {
             done(&mut world, B, publish(inode, 8, &[run((1 << 20) + index * 30, 10)]));
@@ -203,9 +250,25 @@ fn who_writes_in_order_has_one_extent_as_long_as_nobody_else_writes_there() {
     let (.., parts) = told(&mut world, C, inode, 0);
     assert_eq!(parts.iter().map(|part| part.extents.len()).collect::<Vec<_>>(), [1, 1]);
     done(&mut world, B, publish(inode, 8, &[run(20, 10)]));
-    done(&mut world, A, publish(inode, 7, &[run(10 * (SPLIT_EXTENTS_MAX as u64 + 10), 10)]));
+    done(&mut world, A, publish(inode, 7, &[run(10 * PUBLICATIONS, 10)]));
     let (.., parts) = told(&mut world, C, inode, 0);
     assert_eq!(bytes_of(&parts, 40)[15..35], [[7; 5].as_slice(), &[8; 10], &[7; 5]].concat(), "B wrote there last");
+}
+
+/// The numbers of extents that are kept are those that there are.
+fn check_counts(world: &World, inode: InodeNumber, bytes: usize) {
+    let wanted = Wanted { since: 0, start: 0, end: bytes as u64, extra: 0 };
+    let told: BTreeMap<_, _> =
+        world.shard.back().extents_within(inode, &wanted).parts.into_iter().map(counted).collect();
+    for part in world.shard.back().split_parts(inode) {
+        assert_eq!(part.extents, told.get(&part.object).copied().unwrap_or(0));
+    }
+    let is_empty = |part: &Part| part.extents == 0;
+    assert_eq!(world.shard.back().has_empty_parts(inode), world.shard.back().split_parts(inode).iter().any(is_empty));
+}
+
+fn counted((part, extents): (Part, Vec<Extent>)) -> (ObjectId, u64) {
+    (part.object, extents.len() as u64)
 }
 
 /// Random publications and cuts against the file byte by byte, as a reader sees it who is told of changes only.
@@ -223,14 +286,15 @@ fn random_publications_and_cuts_are_those_of_a_flat_file() {
         let (mut model, mut known, mut since): (Vec<u64>, _, _) = (Vec::new(), SplitIndex::default(), 0);
         for round in 0..60 {
             let who = if random(2) == 0 { A } else { B };
-            let (start, bytes, gap, count) = (random(100), 1 + random(20), 1 + random(5), 1 + random(5));
+            let (start, bytes, gap, count) = (random(100), 1 + random(20), 1 + random(5), 1 + random(9));
             if random(8) == 0 {
                 done(&mut world, who, resize(inode, start));
                 model.resize(usize::try_from(start).expect("small"), 0);
             } else {
-                let patterns = match random(3) {
+                let patterns = match random(4) {
                     0 => vec![run(start, bytes), run(start + bytes, gap)],
                     1 => vec![run(start, bytes)],
+                    2 => (0..count).map(|index| run(start + index * (2 + gap), 2)).collect(),
                     _ => vec![Pattern::new(start, bytes, bytes + gap, count).expect("a pattern")],
                 };
                 done(&mut world, who, publish(inode, who.0, &patterns));
@@ -243,6 +307,13 @@ fn random_publications_and_cuts_are_those_of_a_flat_file() {
                     }
                 }
             }
+            let from = random(BYTES as u64);
+            let to = from + random(BYTES as u64 - from);
+            let mut seen = bytes_in(&mut world, inode, from..to);
+            let below = |at: u64| usize::try_from(at).expect("small").min(model.len());
+            seen.truncate(below(to).saturating_sub(below(from)));
+            assert_eq!(seen, model[below(from)..below(to)], "seed {seed} round {round}: {from} to {to}");
+            check_counts(&world, inode, BYTES);
             if random(3) > 0 {
                 continue;
             }
@@ -267,22 +338,14 @@ fn parts_come_in_pages_and_go_with_the_file() {
     let writers: Vec<_> = (100..130).map(SessionId).collect();
     for writer in &writers {
         done(&mut world, *writer, open(inode, Access::ReadWrite));
-        let patterns: Vec<_> = (0..1000).map(|index| run(index * 2000, 1 + index)).collect();
+        // Each writer's runs are between those of the others.
+        let patterns: Vec<_> =
+            (0..1000).map(|index| run(index * 60_000 + (writer.0 - 100) * 2000, 1 + index)).collect();
         done(&mut world, *writer, publish(inode, writer.0, &patterns));
     }
-    let (mut after, mut found, mut pages) = (None, Vec::new(), 0);
-    loop {
-        let request = ShardRequest::GetParts { inode, group: None, since: 0, after };
-        let ShardAnswer::Parts { parts, next, .. } = world.ok(C, request) else { panic!("no parts") };
-        assert!(codec::to_bytes(&parts).len() < limits::CONTROL_BODY_BYTES_MAX);
-        found.extend(parts.iter().map(|part| part.object.sequence()));
-        pages += 1;
-        after = next;
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!(found, writers.iter().map(|writer| writer.0).collect::<Vec<_>>());
+    let (parts, pages) = told_in_pages(&mut world, C, inode);
+    let found: BTreeSet<_> = parts.iter().map(|part| part.object.sequence()).collect();
+    assert_eq!(found, writers.iter().map(|writer| writer.0).collect::<BTreeSet<_>>());
     assert!(pages > 1);
     done(&mut world, A, unlink("f"));
     let clients = [A, C].into_iter().chain(writers);
@@ -303,7 +366,7 @@ fn a_session_that_is_cut_off_is_fenced_where_its_parts_are() {
     let (mut world, inode) = with_file();
     done(&mut world, B, open(inode, Access::ReadWrite));
     done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
-    done(&mut world, B, publish(inode, 8, &[run(0, 10)]));
+    done(&mut world, B, publish(inode, 8, &[run(5, 10)]));
     let objects: Vec<_> = world.shard.fences_of(A).into_values().flatten().collect();
     assert_eq!(objects, [(inode, object(7))]);
     world.keeps_fences = true;
@@ -311,5 +374,6 @@ fn a_session_that_is_cut_off_is_fenced_where_its_parts_are() {
     assert_eq!(world.fences, [(A, object(7).node())]);
     world.confirm_fences();
     // What it has published stays.
-    assert_eq!(told(&mut world, C, inode, 0).3.len(), 2);
+    let parts = told(&mut world, C, inode, 0).3;
+    assert_eq!(bytes_of(&parts, 15), [[7; 5].as_slice(), &[8; 10]].concat());
 }

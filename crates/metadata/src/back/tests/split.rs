@@ -1,0 +1,233 @@
+//! What publications and questions cost: keys that are visited and changed, and bytes of the store.
+
+use super::operations::create;
+use crate::back::split::{Page, Wanted};
+use crate::back::*;
+use crate::kv::{KeyValue, MemoryStore};
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use weft_protocol::limits::SPLIT_ANSWER_EXTENTS_MAX;
+use weft_protocol::*;
+
+/// A store that counts the keys that are read, visited and changed.
+struct Counting {
+    store: MemoryStore,
+    count: Cell<u64>,
+}
+
+impl Counting {
+    fn one(&self) {
+        self.count.set(self.count.get() + 1);
+    }
+}
+
+impl KeyValue for Counting {
+    fn get<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        self.one();
+        self.store.get(key, read)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> bool {
+        self.one();
+        self.store.put(key, value)
+    }
+
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> bool {
+        self.one();
+        self.store.insert(key, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        self.one();
+        self.store.delete(key)
+    }
+
+    fn scan(&self, from: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
+        self.one();
+        self.store.scan(from, |key, value| {
+            self.one();
+            visit(key, value)
+        });
+    }
+
+    fn bytes(&self) -> u64 {
+        self.store.bytes()
+    }
+}
+
+/// A split file that any session may write.
+struct SplitFile {
+    back: Back<Counting>,
+    inode: InodeNumber,
+    sequence: u32,
+}
+
+impl SplitFile {
+    fn new() -> Self {
+        let root = RootDirectory { mode: 0o755, uid: 0, gid: 0 };
+        let store = Counting { store: MemoryStore::new(), count: Cell::new(0) };
+        let mut file =
+            Self { back: Back::new(ShardId(0), store, Timestamp(1), root), inode: InodeNumber::ROOT, sequence: 0 };
+        let change = InheritedChange::Plan(Plan::Split);
+        file.change(1, ShardRequest::SetInherited { inode: InodeNumber::ROOT, change });
+        file.inode = match file.change(1, create(InodeNumber::ROOT, "f", 0o644)) {
+            ShardAnswer::Entry { attributes, .. } | ShardAnswer::Opened { attributes, .. } => attributes.inode,
+            other => panic!("{other:?}"),
+        };
+        file
+    }
+
+    fn change(&mut self, session: u64, request: ShardRequest) -> ShardAnswer {
+        self.sequence += 1;
+        let slot = Slot { of: NodeId(0), index: SlotIndex(0) };
+        let origin = Origin { session: SessionId(session), slot, sequence: self.sequence };
+        let context = Context { is_writer: true, ..Context::default() };
+        let command = Command::Change { origin, credentials: Credentials::default(), request, context };
+        match self.back.apply(Timestamp(2), &command).answer {
+            Answer::Client(Ok(answer)) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A session publishes its part. Returns how many keys that took.
+    fn publish(&mut self, session: u64, patterns: &[Pattern]) -> u64 {
+        let before = self.back.store.count.get();
+        let (inode, object) = (self.inode, ObjectId::new(NodeId(1), session));
+        let request =
+            ShardRequest::Publish { inode, group: None, object, patterns: patterns.to_vec(), appends_to: None };
+        self.change(session, request);
+        self.back.store.count.get() - before
+    }
+
+    /// What a reader is told, and how many keys that took.
+    fn ask(&self, since: u64, (start, end): (u64, u64), extra: usize) -> (Page, u64) {
+        let before = self.back.store.count.get();
+        let page = self.back.extents_within(self.inode, &Wanted { since, start, end, extra });
+        (page, self.back.store.count.get() - before)
+    }
+}
+
+fn run(start: u64, bytes: u64) -> Pattern {
+    Pattern::run(start, bytes).expect("a run")
+}
+
+/// A number without order.
+fn scattered(index: u64, below: u64) -> u64 {
+    index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % below
+}
+
+#[test]
+fn a_publication_costs_what_it_overlaps_however_many_extents_there_are() {
+    const BLOCK: u64 = 4096;
+    let mut file = SplitFile::new();
+    let (mut most, mut early) = (0, 0);
+    for index in 0..100_000 {
+        // Two writers, each with blocks of its own here and there, and never two side by side.
+        let keys = file.publish(1 + index % 2, &[run(2 * BLOCK * scattered(index, 1 << 40), BLOCK)]);
+        most = most.max(keys);
+        if index == 1000 {
+            early = most;
+        }
+    }
+    println!("keys for a publication of one run: {early} of the first 1,000, {most} of 100,000");
+    assert!(most <= early + 2 && most < 40, "{early} {most}");
+    let extents: u64 = file.back.split_parts(file.inode).iter().map(|part| part.extents).sum();
+    assert!(extents > 99_000);
+    // What overlaps k runs costs k.
+    let (page, _) = file.ask(0, (0, u64::MAX), 0);
+    let runs: Vec<_> = page.parts.iter().flat_map(|(_, extents)| extents).map(|extent| extent.pattern).collect();
+    let mut ends: Vec<_> = runs.iter().map(Pattern::end).collect();
+    ends.sort_unstable();
+    for count in [1, 10, 100, 1000] {
+        let keys = file.publish(3, &[run(0, ends[count - 1])]);
+        assert!(keys < 10 * count as u64 + 60, "{keys} for {count}");
+    }
+}
+
+/// Each of many ranks reads its own segment back after all have written: it is told of its neighbours at most.
+#[test]
+fn a_reader_of_a_range_is_told_of_that_range() {
+    const RANKS: u64 = 4096;
+    const SEGMENT: u64 = 1 << 24;
+    let mut file = SplitFile::new();
+    for rank in 0..RANKS {
+        file.publish(1 + rank, &[run(rank * SEGMENT, SEGMENT)]);
+    }
+    for rank in [0, 7, RANKS / 2, RANKS - 1] {
+        let (page, keys) = file.ask(rank, (rank * SEGMENT, (rank + 1) * SEGMENT), 64);
+        assert!(page.parts.len() <= 65 && keys < 200, "{} parts, {keys} keys", page.parts.len());
+        assert!(page.end >= (rank + 1) * SEGMENT);
+        assert!(page.parts.iter().any(|(part, _)| part.writer == SessionId(1 + rank)));
+    }
+    // In strides, a short record tells of as many as begin near it.
+    let mut file = SplitFile::new();
+    for rank in 0..RANKS {
+        file.publish(1 + rank, &[Pattern::new(rank * 47_008, 47_008, RANKS * 47_008, 1000).expect("a pattern")]);
+    }
+    let (page, _) = file.ask(0, (RANKS * 47_008, RANKS * 47_008 + 1000), 64);
+    assert_eq!((page.parts.len(), page.end), (64, (RANKS + 64) * 47_008));
+}
+
+#[test]
+fn an_answer_has_a_limit_also_within_one_part_and_of_patterns_over_one_byte() {
+    let mut file = SplitFile::new();
+    for index in 0..20 {
+        let runs: Vec<_> = (0..1000).map(|run_index| run((index * 1000 + run_index) * 100, 7)).collect();
+        // Out of order, so that they are no pattern.
+        let runs: Vec<_> = runs.chunks(2).flat_map(|pair| [pair[1], pair[0]]).collect();
+        file.publish(1, &runs);
+    }
+    let (mut start, mut pages, mut told) = (0, 0, 0);
+    while start < 2_000_000 {
+        let (page, _) = file.ask(0, (start, 2_000_000), 0);
+        let count: usize = page.parts.iter().map(|(_, extents)| extents.len()).sum();
+        assert!(count <= SPLIT_ANSWER_EXTENTS_MAX && page.end > start);
+        (start, pages, told) = (page.end, pages + 1, told + count);
+    }
+    assert!((told, pages) == (20_000, 5), "{told} {pages}");
+    // Each of many writers has every second byte, by patterns of different lengths: the newest counts.
+    let mut file = SplitFile::new();
+    let writers = SPLIT_ANSWER_EXTENTS_MAX as u64;
+    for writer in 0..writers {
+        file.publish(1 + writer, &[Pattern::new(0, 1, 2, 20 + writer).expect("a pattern")]);
+    }
+    let mut index = weft_layout::SplitIndex::default();
+    let mut start = 0;
+    while start < 20 {
+        let (page, _) = file.ask(0, (start, 20), 0);
+        assert!(page.end > start);
+        page.parts.iter().for_each(|(part, extents)| index.add(part.writer, extents));
+        start = page.end;
+    }
+    for piece in index.pieces(0, 20, None) {
+        let expected = (piece.start % 2 == 0).then_some(SessionId(writers));
+        assert_eq!((piece.part, piece.bytes), (expected, 1));
+    }
+}
+
+#[test]
+fn an_extent_takes_less_than_a_hundred_bytes() {
+    let mut file = SplitFile::new();
+    let before = file.back.store.bytes();
+    let (mut count, mut patterns) = (200_000, Vec::new());
+    for index in 0..count {
+        patterns.push(run(8192 * scattered(index, 1 << 40), 4096));
+        if patterns.len() == 1000 {
+            file.publish(1, &patterns);
+            patterns.clear();
+        }
+    }
+    count = file.back.split_parts(file.inode)[0].extents;
+    let per_run = (file.back.store.bytes() - before) / count;
+    println!("{per_run} bytes for a run");
+    assert!(per_run < 100, "{per_run} bytes for a run");
+    let mut file = SplitFile::new();
+    let before = file.back.store.bytes();
+    for index in 0..20_000 {
+        let start = (1 << 20) * scattered(index, 1 << 40);
+        file.publish(1, &[Pattern::new(start, 100 + index % 77, 1000, 8 + index % 5).expect("a pattern")]);
+    }
+    let per_strided = (file.back.store.bytes() - before) / file.back.split_parts(file.inode)[0].extents;
+    println!("{per_strided} bytes for a strided extent");
+    assert!(per_strided < 150, "{per_strided} bytes for a strided extent");
+}
