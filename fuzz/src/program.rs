@@ -426,16 +426,28 @@ impl<'a> World<'a> {
 
     fn parts_request(&mut self, inode: InodeNumber) -> ShardRequest {
         let group = self.reader.flag().then(|| self.group());
-        if self.reader.byte() < 80 {
-            let since = self.reader.number();
-            let (start, end) = (self.reader.number(), self.reader.number());
-            let (extra, own) = (u32::from(self.reader.byte()), self.reader.flag());
-            return ShardRequest::GetParts { inode, group, since, start, end, extra, own };
-        }
         let pattern = |reader: &mut Reader<'_>| {
             let (start, bytes, gap, count) = (reader.number(), reader.number(), reader.number(), reader.number());
             Pattern::new(start, bytes, bytes.checked_add(gap)?, count).or_else(|| Pattern::run(start, 1))
         };
+        if self.reader.byte() < 80 {
+            let (since, start, end) = (self.reader.number(), self.reader.number(), self.reader.number());
+            let (extra, own) = (u32::from(self.reader.byte()), self.reader.flag());
+            let strided_since = self.reader.number();
+            let after = self.reader.flag().then(|| pattern(&mut self.reader)).flatten();
+            let strided_after = after.map(|pattern| (pattern, self.object()));
+            return ShardRequest::GetParts {
+                inode,
+                group,
+                since,
+                start,
+                end,
+                extra,
+                strided_since,
+                strided_after,
+                own,
+            };
+        }
         let patterns = (0..self.reader.below(4)).filter_map(|_| pattern(&mut self.reader)).collect();
         let appends_to = (self.reader.byte() > 200).then(|| self.reader.number());
         ShardRequest::Publish { inode, group, object: self.object(), patterns, appends_to }

@@ -126,6 +126,8 @@ pub struct Process {
     pub has_descriptors: bool,
     /// Its programs make system calls (`system_calls.rs`), held against a model of their own.
     pub makes_system_calls: Cell<bool>,
+    /// Its programs write here and there (`program.rs`).
+    pub scatters: Cell<bool>,
     /// Its programs lock files (`lock_program.rs`).
     pub locks_files: Cell<bool>,
     /// What they believe to have locked.
@@ -189,6 +191,7 @@ impl Process {
             has_small_buffers: false,
             has_descriptors: false,
             makes_system_calls: Cell::new(false),
+            scatters: Cell::new(false),
             locks_files: Cell::new(false),
             believed_locks: RefCell::default(),
             losses: RefCell::default(),

@@ -20,6 +20,8 @@ use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, Inod
 const FILE_BYTES: u64 = 240;
 /// Longest read or write.
 const REQUEST_BYTES: u64 = 90;
+/// Longest request of a program that writes here and there.
+const SCATTERED_BYTES: u64 = 6;
 /// Most that one program does with a file.
 pub(crate) const STEPS: u64 = 12;
 /// Longest wait between two of these, milliseconds.
@@ -208,7 +210,12 @@ pub(crate) fn options_of(opening: &Opening) -> OpenOptions<OperationId> {
     OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None }
 }
 
-fn choose_step(random: &mut Random) -> Option<Step> {
+/// What a program does next. `scatters`: it often writes a few bytes anywhere, so that a file has many extents.
+fn choose_step(random: &mut Random, scatters: bool) -> Option<Step> {
+    if scatters && !random.one_in(3) {
+        let kind = if random.one_in(4) { Kind::Read } else { Kind::Write };
+        return Some(Step { kind, seek: Some(random.below(FILE_BYTES)), bytes: 1 + random.below(SCATTERED_BYTES) });
+    }
     let kind = match random.below(16) {
         0 => Kind::Flush,
         1 => Kind::Cut,
@@ -253,7 +260,8 @@ impl Program {
     /// One thing that a program does with a file.
     pub async fn step(&mut self) {
         let process = Rc::clone(&self.process);
-        let step = self.id.decide(&process, "step", None, choose_step);
+        let scatters = process.scatters.get();
+        let step = self.id.decide(&process, "step", None, |random| choose_step(random, scatters));
         let Some(Step { kind, seek, bytes }) = step else { return };
         let access = self.handle.options().access;
         let (reads, writes) = (access.reads(), access.writes());

@@ -16,6 +16,8 @@ with_each_store! {
     a_member_that_dies_takes_only_what_it_had_not_published,
     appends_of_several_clients_do_not_mix,
     parts_on_this_machine_are_read_by_their_files,
+    writers_without_a_pattern_are_read_right,
+    a_rank_that_reads_its_own_bytes_is_told_of_few_parts,
 }
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -277,4 +279,93 @@ fn parts_on_this_machine_are_read_by_their_files(stored: Stored) {
     assert!(read(&reader, 0, 2 * BYTES).is_empty());
     file.write_at(&pattern(BYTES, 7), 50).unwrap();
     assert!(read(&reader, 0, 2 * BYTES) == [vec![0; 50], pattern(BYTES, 7)].concat());
+}
+
+/// Two clients write more than 20,000 runs of any length at any place, one as a member of a group, the other one write
+/// after the other. Others read them, all and here and there, at the end and meanwhile.
+fn writers_without_a_pattern_are_read_right(stored: Stored) {
+    const BYTES: usize = 12 << 20;
+    const WRITES: usize = 24_000;
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..3).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    let members = group(&clients[..2], "f");
+    let plain = open(&clients[1], "f", BOTH);
+    let reader = open(&clients[2], "f", OpenOptions::READ);
+    let (mut model, mut random) = (vec![0; BYTES], Random(0xD1CE));
+    let mut end = 0;
+    for round in 0..WRITES {
+        let (at, bytes) = (random.below(BYTES - 300), 1 + random.below(300));
+        let written = pattern(bytes, round);
+        members[0].write_at(&written, at as u64).unwrap();
+        model[at..at + bytes].copy_from_slice(&written);
+        end = end.max(at + bytes);
+        if round % 40 == 0 {
+            // It publishes at once, so what the member has written before has to be published first.
+            members[0].flush().unwrap();
+            let (at, bytes) = (random.below(BYTES - 5000), 1 + random.below(5000));
+            let written = pattern(bytes, round + 1);
+            plain.write_at(&written, at as u64).unwrap();
+            model[at..at + bytes].copy_from_slice(&written);
+            end = end.max(at + bytes);
+            let (at, bytes) = (random.below(end), random.below(20_000));
+            assert!(
+                read(&reader, at as u64, bytes) == model[at..(at + bytes).min(end)],
+                "round {round}: {bytes} at {at}"
+            );
+        }
+    }
+    members[0].sync().unwrap();
+    members[1].sync().unwrap();
+    model.truncate(end);
+    for (of, file) in [("a member", &members[1]), ("another", &reader), ("its writer", &members[0])] {
+        for round in 0..200 {
+            let (at, bytes) = (random.below(end), random.below(50_000));
+            let expected = &model[at..(at + bytes).min(end)];
+            assert!(read(file, at as u64, bytes) == expected, "{of}, round {round}: {bytes} at {at}");
+        }
+    }
+    let later = fs.client(Way::Tcp);
+    assert!(contents(&later, "f") == model, "a client that comes later");
+    let extents: usize = later.locate(&me(), reader.inode()).unwrap().len();
+    assert!(extents > 20_000, "{extents}");
+    // The file is cut, and made longer again.
+    let size = Some(5_000_000);
+    clients[1]
+        .set_attributes(&me(), reader.inode(), &AttributeChanges { size, ..AttributeChanges::default() })
+        .unwrap();
+    let size = Some(6_000_000);
+    clients[1]
+        .set_attributes(&me(), reader.inode(), &AttributeChanges { size, ..AttributeChanges::default() })
+        .unwrap();
+    model.truncate(5_000_000);
+    model.resize(6_000_000, 0);
+    assert!(read(&reader, 4_900_000, 200_000) == model[4_900_000..5_100_000]);
+    assert!(contents(&later, "f") == model);
+}
+
+/// After a sync each of many writers reads its own segment back with one question.
+fn a_rank_that_reads_its_own_bytes_is_told_of_few_parts(stored: Stored) {
+    const SEGMENT: usize = 10_000;
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..12).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    let members = group(&clients, "f");
+    for (rank, member) in members.iter().enumerate() {
+        for piece in [1, 0] {
+            // Two runs, so that a segment is an extent of its own.
+            let offset = rank * SEGMENT + piece * SEGMENT / 2;
+            member.write_at(&pattern(SEGMENT / 2, 2 * rank + piece), offset as u64).unwrap();
+        }
+    }
+    members.iter().for_each(|member| member.sync().unwrap());
+    members.iter().for_each(|member| member.sync().unwrap());
+    for (rank, (client, member)) in clients.iter().zip(&members).enumerate() {
+        let before = client.counters().shard_calls;
+        for _ in 0..3 {
+            let expected = [pattern(SEGMENT / 2, 2 * rank), pattern(SEGMENT / 2, 2 * rank + 1)].concat();
+            assert!(read(member, (rank * SEGMENT) as u64, SEGMENT) == expected, "{rank}");
+        }
+        assert_eq!(client.counters().shard_calls, before + 1);
+    }
 }

@@ -28,7 +28,7 @@ use weft_layout::{SplitPiece, Unpublished};
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
-use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest, StridedCursor};
 use weft_protocol::{
     Attributes, Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, Result, Rights, SessionId, SplitPart,
     routing,
@@ -103,8 +103,10 @@ struct Told {
     size: u64,
     cut: u64,
     parts: Vec<SplitPart>,
-    /// The answer is complete up to here.
+    /// The runs are complete up to here.
     end: u64,
+    /// After which strided extent to go on.
+    strided_next: Option<StridedCursor>,
 }
 
 /// Where a piece of a range comes from.
@@ -334,22 +336,28 @@ impl<S: Shell> SplitFile<S> {
         let (mut at, mut moments) = (range.start, 0);
         loop {
             let wanted = at..range.end;
-            let (since, extra) = (state.knowledge.since(&wanted), state.knowledge.extra());
+            let (since, extra, strided) =
+                (state.knowledge.since(&wanted), state.knowledge.extra(), state.knowledge.strided());
             let (session, asked_ms) = (state.session, io.calls.shell.now_ms());
-            let told = self.ask_parts(io, (since, wanted), extra, false).await?;
+            let told = self.ask_parts(io, (since, wanted), extra, strided, false).await?;
             state.notice_session(io);
             state.check(self.group)?;
-            if told.end <= at && at < range.end {
+            if told.end <= at && at < range.end || told.strided_next.is_some() && told.strided_next == strided.1 {
                 return Err(Error::Malformed);
             }
             if state.session == session {
                 let epoch = told.epoch;
                 state.size = told.size;
                 state.told_ms.get_or_insert(asked_ms);
-                if !state.knowledge.add(at..told.end, (epoch, told.cut), told.parts) {
+                let is_cut = !state.knowledge.add(at..told.end, since, (epoch, told.cut), told.parts);
+                if is_cut {
                     state.told_ms = Some(asked_ms);
                 }
-                if moments < MOMENTS_MAX && state.epoch.is_none_or(|known| known < epoch) {
+                // What was told of strided extents by answers before the cut is forgotten.
+                let goes_on = is_cut && strided.1.is_some();
+                let is_one_moment = goes_on || state.knowledge.add_strided(epoch, told.strided_next);
+                let is_later = state.epoch.is_none_or(|known| known < epoch);
+                if is_later && (moments < MOMENTS_MAX || !is_one_moment) {
                     (state.epoch, moments) = (Some(epoch), moments + 1);
                 }
                 state.is_fresh = true;
@@ -366,17 +374,21 @@ impl<S: Shell> SplitFile<S> {
         io: &Objects<S>,
         (since, range): (u64, Range<u64>),
         extra: u32,
+        (strided_since, strided_after): (u64, Option<StridedCursor>),
         own: bool,
     ) -> Result<Told> {
         let (inode, group, Range { start, end }) = (self.inode, self.group, range);
-        let request = ShardRequest::GetParts { inode, group, since, start, end, extra, own };
+        let request =
+            ShardRequest::GetParts { inode, group, since, start, end, extra, strided_since, strided_after, own };
         let answer = match io.calls.call(&self.who, routing::of_inode(inode), request).await {
             // The file was converted to a layout without parts: the reader opens it again.
             Err(Error::Invalid) => return Err(Error::CapabilityRejected),
             answer => answer?.answer,
         };
         match answer {
-            ShardAnswer::Parts { epoch, size, cut, parts, end } => Ok(Told { epoch, size, cut, parts, end }),
+            ShardAnswer::Parts { epoch, size, cut, parts, end, strided_next } => {
+                Ok(Told { epoch, size, cut, parts, end, strided_next })
+            }
             _ => Err(Error::Malformed),
         }
     }
@@ -420,7 +432,7 @@ impl<S: Shell> SplitFile<S> {
             return Ok(None);
         }
         let (before, session, asked_ms) = (state.own.take(), state.session, io.calls.shell.now_ms());
-        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, true).await?;
+        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, (u64::MAX, None), true).await?;
         let own = told.parts.into_iter().find(|part| part.capability.rights.contains(Rights::WRITE));
         let Some(SplitPart { object, capability, .. }) = own else { return Ok(None) };
         let held = Held { object, capability };

@@ -45,16 +45,6 @@ pub fn ends_within(class: u8, (start, end): (u64, u64)) -> (u64, u64) {
     (start, end.saturating_add(2u64.saturating_pow(u32::from(class) + 1)))
 }
 
-/// Returns the first position at or after `from` of which the pattern has the byte.
-pub fn first_from(pattern: &Pattern, from: u64) -> Option<u64> {
-    if from >= pattern.end() {
-        return None;
-    }
-    let Some(after) = from.checked_sub(pattern.start()) else { return Some(pattern.start()) };
-    let (index, within) = (after / pattern.stride(), after % pattern.stride());
-    Some(if within < pattern.bytes() { from } else { pattern.start() + (index + 1) * pattern.stride() })
-}
-
 /// Returns true if all bytes of `other` are in the pattern, as far as is seen without a look at each run.
 pub fn covers(pattern: &Pattern, other: &Pattern) -> bool {
     if pattern.count() == 1 {

@@ -76,9 +76,10 @@ pub const SPLIT_PARTS_MAX: usize = 16_384;
 pub const SPLIT_EXTENTS_MAX: u64 = 1 << 20;
 /// Extents of one file, about 1 GiB at its shard. Beyond it likewise.
 pub const SPLIT_FILE_EXTENTS_MAX: u64 = 1 << 24;
-/// Strided extents of one file. Beyond it likewise. A reader's question visits those whose bounds overlap its range.
+/// Strided extents of one file, of which each reader is told. Beyond it likewise.
 pub const SPLIT_STRIDED_MAX: u64 = 1 << 20;
-/// Extents in one answer to a reader. With their numbers and the rights to their parts they fit in a control message.
+/// Extents in one answer to a reader, half of them runs. With their numbers and the rights to their parts they fit in a
+/// control message.
 pub const SPLIT_ANSWER_EXTENTS_MAX: usize = 8192;
 /// Patterns in one publication.
 pub const SPLIT_PATTERNS_MAX: usize = 2048;

@@ -141,11 +141,12 @@ fn files_with_a_part_for_each_process_keep_the_promises_too() {
     let Some(ground) = Ground::new("split") else { return };
     let suite = suite();
     ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
-    // All but `model` and `pieces`, whose extents follow no pattern: they are more than a part may have.
+    // The extents of `model` and `pieces` follow no pattern.
+    let models = ["model", "pieces"];
     let views = ["interleaved", "pointers", "ends", "requests"];
     let modes = ["exclusive", "missing", "made-by-one", "write-only", "sizes", "deleted-on-close", "hints"];
     let locks = ["atomic", "shared", "passed-on", "reopened"];
-    let words: Vec<_> = ["weft:/split/"].into_iter().chain(views).chain(modes).chain(locks).collect();
+    let words: Vec<_> = ["weft:/split/"].into_iter().chain(models).chain(views).chain(modes).chain(locks).collect();
     expect(&mut ground.mpiexec(4, &suite, &words), "passed-on holds");
     let words = ["weft:mpi:/split/", "interleaved", "requests", "shared", "made-by-one"];
     expect(ground.mpiexec(3, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");

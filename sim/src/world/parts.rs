@@ -29,12 +29,15 @@ impl World {
     pub(super) fn stored_parts(&self, inode: InodeNumber, record: &Inode) -> Option<Vec<u8>> {
         let back = self.shards.get(&routing::of_inode(inode))?.back();
         let mut index = SplitIndex::default();
-        let mut start = 0;
-        while start < record.size {
-            let wanted = Wanted { since: 0, start, end: record.size, extra: 0 };
+        let mut wanted =
+            Wanted { since: 0, start: 0, end: record.size, extra: 0, strided_since: 0, strided_after: None };
+        loop {
             let told = back.extents_within(inode, &wanted);
             told.parts.iter().for_each(|(part, extents)| index.add(part.object, extents));
-            start = told.end;
+            (wanted.start, wanted.strided_after) = (told.end, told.strided_next);
+            if told.end >= record.size && told.strided_next.is_none() {
+                break;
+            }
         }
         let mut bytes = vec![0; usize::try_from(record.size).expect("files are small here")];
         for piece in index.pieces(0, bytes.len(), None) {

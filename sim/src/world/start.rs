@@ -31,6 +31,7 @@ impl World {
         }
         if kind.splits() {
             world.splits = true;
+            world.clients.iter().for_each(|client| client.process.scatters.set(true));
             if world.setting.decide(format_args!("parts"), true, |random| !random.one_in(8)) {
                 world.plan_root(Plan::Split);
             }

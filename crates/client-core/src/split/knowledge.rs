@@ -1,9 +1,12 @@
-//! What a client knows of a split file's parts: their extents, the rights to read them, and of each range of the file as
-//! of which epoch that is all.
+//! What a client knows of a split file's parts: their extents, the rights to read them, and of each range of the file
+//! as of which epoch that is all.
 //!
 //! A reader asks the shard for ranges that it reads. An answer goes on beyond the range for a number of extents that
 //! grows from question to question, so that a file with few extents takes one question, a file of many parts of which
 //! one is read takes one short answer, and one that is read from end to end takes few questions.
+//!
+//! Strided extents have bytes all over a file. There are few of them, as many as there are writers, and a reader is
+//! told of all that are new with its next question.
 //!
 //! Extents that are known may belong to ranges that are not: of each byte the highest epoch counts, so whatever order
 //! they are learnt in, a range is right once all its extents up to an epoch are there. Only a cut takes bytes away.
@@ -13,10 +16,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use weft_layout::SplitIndex;
+use weft_protocol::message::shard::StridedCursor;
 use weft_protocol::{Capability, Extent, ObjectId, Pattern, SplitPart};
 
 /// Extents beyond the range of the first question, and how many times more each further question names, up to a limit.
-const EXTRA_MIN: u32 = 64;
+const EXTRA_MIN: u32 = 4;
 const EXTRA_FACTOR: u32 = 8;
 const EXTRA_MAX: u32 = 4096;
 /// A client with more of these starts anew: it has read a file of many extents here and there.
@@ -30,6 +34,10 @@ pub struct Knowledge {
     rights: BTreeMap<ObjectId, Capability>,
     /// Ranges that are known, by their beginnings: where they end, and as of which epoch they are known.
     ranges: BTreeMap<u64, (u64, u64)>,
+    /// As of which epoch all strided extents are known; 0: they are not.
+    strided: u64,
+    /// Since an epoch that all strided extents were asked for from, the last one that was told.
+    strided_after: Option<(u64, StridedCursor)>,
     /// Epoch of the latest cut.
     cut: u64,
     /// Questions since the beginning, or since the latest [`Knowledge::begin_questions`].
@@ -66,7 +74,12 @@ impl Knowledge {
         extra
     }
 
-    /// As of which epoch all of a range is known; 0: some of it is not.
+    /// As of which epoch all strided extents are known, and after which one the next question goes on.
+    pub fn strided(&self) -> (u64, Option<StridedCursor>) {
+        (self.strided, self.strided_after.map(|(_, after)| after))
+    }
+
+    /// As of which epoch all runs of a range are known; 0: some are not.
     pub fn since(&self, range: &Range<u64>) -> u64 {
         let (mut at, mut since) = (range.start, u64::MAX);
         while at < range.end {
@@ -78,6 +91,13 @@ impl Knowledge {
 
     /// The first position of a range that is not known as of an epoch or later.
     pub fn first_unknown(&self, range: &Range<u64>, epoch: u64) -> Option<u64> {
+        match self.strided >= epoch || range.is_empty() {
+            true => self.first_unknown_run(range, epoch),
+            false => Some(range.start),
+        }
+    }
+
+    fn first_unknown_run(&self, range: &Range<u64>, epoch: u64) -> Option<u64> {
         let mut at = range.start;
         while at < range.end {
             match self.range_at(at) {
@@ -93,10 +113,14 @@ impl Knowledge {
         self.ranges.range(..=at).next_back().map(|(_, range)| *range).filter(|(end, _)| at < *end)
     }
 
-    /// Adds an answer: all extents of a range as of an epoch that are newer than those known there. Returns false if the
-    /// file was cut since what was known before, which is forgotten.
-    pub fn add(&mut self, range: Range<u64>, (epoch, cut): (u64, u64), parts: Vec<SplitPart>) -> bool {
+    /// Adds an answer: all extents of a range as of an epoch that were published after the epoch `since`. Returns false
+    /// if the file was cut since what was known before, which is forgotten.
+    pub fn add(&mut self, range: Range<u64>, since: u64, (epoch, cut): (u64, u64), parts: Vec<SplitPart>) -> bool {
         let is_cut = self.cut != cut && !(self.ranges.is_empty() && self.index.count() == 0);
+        // Beyond the range of the question, less may be known than as of `since`.
+        let is_whole = since == 0 || is_cut;
+        let end = if is_whole { None } else { self.first_unknown_run(&range, since) };
+        let range = range.start..end.unwrap_or(range.end);
         if is_cut {
             *self = Self { questions: self.questions, ..Self::default() };
         }
@@ -107,6 +131,18 @@ impl Knowledge {
         }
         self.set_range(range, epoch);
         !is_cut
+    }
+
+    /// Strided extents were told as of an epoch, up to one after which the next question goes on. Returns false if they
+    /// are of several moments: one that was deleted meanwhile, because a newer extent covers it, may be missing without
+    /// that one, which the next question tells.
+    pub fn add_strided(&mut self, epoch: u64, next: Option<StridedCursor>) -> bool {
+        let first = self.strided_after.map_or(epoch, |(first, _)| first);
+        match next {
+            Some(after) => self.strided_after = Some((first, after)),
+            None => (self.strided, self.strided_after) = (first, None),
+        }
+        first == epoch
     }
 
     fn set_range(&mut self, range: Range<u64>, epoch: u64) {
@@ -143,6 +179,9 @@ impl Knowledge {
         for (_, known) in self.ranges.values_mut().filter(|(_, known)| *known + 1 == epoch) {
             (*known, is_known) = (epoch, true);
         }
+        if self.strided + 1 == epoch && self.strided > 0 && self.strided_after.is_none() {
+            (self.strided, is_known) = (epoch, true);
+        }
         // A client that does not read needs no extents.
         if is_known {
             let extents: Vec<_> = patterns.iter().map(|pattern| Extent { pattern: *pattern, epoch }).collect();
@@ -152,42 +191,4 @@ impl Knowledge {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn ranges_are_known_as_of_what_was_told_last(
-            told in prop::collection::vec((0u64..50, 0u64..20), 0..20), start in 0u64..60, bytes in 0u64..20,
-        ) {
-            let (mut knowledge, mut model) = (Knowledge::default(), vec![0; 100]);
-            for (index, (from, bytes)) in told.iter().enumerate() {
-                let epoch = 1 + index as u64 / 2;
-                prop_assert!(knowledge.add(*from..from + bytes, (epoch, 0), Vec::new()));
-                let range = usize::try_from(*from).expect("small")..usize::try_from(from + bytes).expect("small");
-                model[range].fill(epoch);
-            }
-            let range = usize::try_from(start).expect("small")..usize::try_from(start + bytes).expect("small");
-            let least = model[range.clone()].iter().min().copied().unwrap_or(0);
-            prop_assert_eq!(knowledge.since(&(start..start + bytes)), least);
-            for epoch in 1..12 {
-                let unknown = range.clone().find(|at| model[*at] < epoch).map(|at| at as u64);
-                prop_assert_eq!(knowledge.first_unknown(&(start..start + bytes), epoch), unknown);
-            }
-        }
-    }
-
-    #[test]
-    fn a_cut_is_the_end_of_what_was_known() {
-        let mut knowledge = Knowledge::default();
-        assert!(knowledge.add(0..10, (7, 3), Vec::new()), "nothing was known");
-        assert!(knowledge.add(10..20, (8, 3), Vec::new()));
-        assert!(!knowledge.add(10..20, (9, 9), Vec::new()));
-        assert_eq!((knowledge.since(&(0..10)), knowledge.since(&(10..20))), (0, 9));
-        knowledge.published(ObjectId::from_raw(1), &[Pattern::run(0, 5).expect("a run")], 10);
-        assert_eq!((knowledge.since(&(10..20)), knowledge.index().count()), (10, 1));
-        knowledge.published(ObjectId::from_raw(1), &[Pattern::run(0, 5).expect("a run")], 12);
-        assert_eq!(knowledge.since(&(10..20)), 10, "somebody else has published");
-    }
-}
+mod tests;

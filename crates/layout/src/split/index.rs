@@ -1,7 +1,7 @@
 //! The extents of all parts of a file, as a client knows them: whose part has which bytes of a range.
 //!
-//! Runs are disjoint and ordered by where they end; strided extents are ordered by size class and end. Both are found by
-//! range without a look at the others.
+//! Runs are disjoint and ordered by where they end; strided extents are ordered by size class and end. Both are found
+//! by range without a look at the others.
 //!
 //! Invariant: no two runs have a byte in common.
 //! Not here: as of which epoch a range is known (the client).
@@ -10,8 +10,8 @@ use super::{Unpublished, class_of, covers, ends_within, is_strided, runs};
 use std::collections::BTreeMap;
 use weft_protocol::{Extent, Pattern};
 
-/// Older extents that are looked at when a strided one is added, to drop those that it covers. What is not dropped costs
-/// room only.
+/// Older extents that are looked at when a strided one is added, to drop those that it covers. What is not dropped
+/// costs room only.
 const COVERED_LOOKS_MAX: usize = 64;
 
 /// The extents of all parts, which are told apart by `P`.

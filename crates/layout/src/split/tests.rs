@@ -75,12 +75,6 @@ proptest! {
     }
 
     #[test]
-    fn the_first_byte_from_a_position_is_that_of_the_model(pattern in pattern(), from in 0..BYTES + 10) {
-        let expected = bytes_of(&pattern).map(|byte| byte as u64).find(|byte| *byte >= from);
-        prop_assert_eq!(first_from(&pattern, from), expected);
-    }
-
-    #[test]
     fn what_is_published_is_what_was_written(writes in prop::collection::vec((0..BYTES, 1u64..20), 0..40)) {
         let (mut unpublished, mut model) = (Unpublished::default(), vec![false; BYTES as usize + 20]);
         for (offset, bytes) in &writes {

@@ -21,9 +21,11 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::OpenGroup { inode, access, group } => {
                 return self.open_group(call, (*inode, *access, *group));
             }
-            ShardRequest::GetParts { inode, group, since, start, end, extra, own } => {
+            ShardRequest::GetParts { inode, group, since, start, end, extra, strided_since, strided_after, own } => {
                 let extra = usize::try_from(*extra).unwrap_or(usize::MAX);
-                self.parts(call, (*inode, *group), &Wanted { since: *since, start: *start, end: *end, extra }, *own)
+                let (since, start, end, strided_since) = (*since, *start, *end, *strided_since);
+                let wanted = Wanted { since, start, end, extra, strided_since, strided_after: *strided_after };
+                self.parts(call, (*inode, *group), &wanted, *own)
             }
             ShardRequest::GetXattrs { inode } => self.xattrs(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),

@@ -271,8 +271,9 @@ pub enum ShardRequest {
         /// Of an append: where the file ends. [`Error::WouldBlock`]: it ends elsewhere by now.
         appends_to: Option<u64>,
     },
-    /// Read. Of a split file: the extents with bytes in a range that were published after the epoch `since`, to a
-    /// session that has the file open, has joined `group`, which has, or may read it. Answer: `Parts`.
+    /// Read. Of a split file: the runs with bytes in a range that were published after the epoch `since`, and the
+    /// strided extents of the whole file that were after `strided_since`, to a session that has the file open, has
+    /// joined `group`, which has, or may read it. Answer: `Parts`.
     GetParts {
         inode: InodeNumber,
         group: Option<SessionId>,
@@ -281,12 +282,19 @@ pub enum ShardRequest {
         /// The range begins here, and ends before `end`.
         start: u64,
         end: u64,
-        /// Beyond the range, the answer goes on for about as many extents.
+        /// Beyond the range, the answer goes on for about as many runs.
         extra: u32,
+        /// The caller knows the strided extents as of this epoch; 0: not at all.
+        strided_since: u64,
+        /// The strided extents after this one; `None`: from the first one on.
+        strided_after: Option<StridedCursor>,
         /// The answer names the parts that the session writes, even without extents in the range.
         own: bool,
     },
 }
+
+/// A strided extent of a file, and its part: strided extents have an order.
+pub type StridedCursor = (Pattern, ObjectId);
 
 /// What became of a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -394,9 +402,11 @@ pub enum ShardAnswer {
         /// otherwise they come on top of those published until then.
         cut: u64,
         parts: Vec<SplitPart>,
-        /// The answer is complete from the beginning of the request's range up to here. Below the range's end: an
-        /// answer has a limit, and the caller goes on from here.
+        /// The runs are complete from the beginning of the request's range up to here. Below the range's end: an answer
+        /// has a limit, and the caller goes on from here.
         end: u64,
+        /// After which strided extent to go on; `None`: there are no more.
+        strided_next: Option<StridedCursor>,
     },
 }
 

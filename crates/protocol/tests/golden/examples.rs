@@ -268,6 +268,8 @@ fn part_requests() -> Vec<ShardRequest> {
             start: 1 << 20,
             end: 1 << 21,
             extra: 64,
+            strided_since: 7,
+            strided_after: Some((pattern(), object())),
             own: true,
         },
     ]
@@ -437,6 +439,7 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             extents: vec![Extent { pattern: pattern(), epoch: 8 }],
         }],
         end: 3 << 20,
+        strided_next: Some((pattern(), object())),
     });
     answers.extend(lock_answers().into_iter().map(ShardAnswer::Lock));
     let lock = RangeLock { range: range(), mode: LockMode::Exclusive };

@@ -2,8 +2,8 @@
 //!
 //! Runs are those of the whole file: no two of them overlap, whichever parts have them, so a publication cuts what it
 //! overlaps. They are ordered by where they end: those that a range overlaps or touches are one scan from the range's
-//! start. Strided extents are ordered by size class and end, and are not cut: their epochs tell which of two has a byte,
-//! also against runs. So those that cover each other may stay for a while.
+//! start. Strided extents are ordered by size class and end, and are not cut: their epochs tell which of two has a
+//! byte, also against runs. So those that cover each other may stay for a while.
 //!
 //! Invariant: no two runs of a file overlap.
 //! Not here: which extents may be joined (`history.rs`), how many there may be (`split.rs`).
@@ -99,6 +99,19 @@ pub fn scan_strided<K: KeyValue>(
             visit(Strided { pattern, object, epoch: epoch_of(value) })
         });
     }
+}
+
+/// Visits the strided extents from a key on, in the order of their keys.
+pub fn scan_strided_from<K: KeyValue>(
+    store: &K,
+    inode: InodeNumber,
+    from: &[u8],
+    mut visit: impl FnMut(Strided) -> ControlFlow<()>,
+) {
+    store.scan(from, |key, value| match strided_of(key, inode) {
+        Some((_, pattern, object)) => visit(Strided { pattern, object, epoch: epoch_of(value) }),
+        None => ControlFlow::Break(()),
+    });
 }
 
 /// Changes of a file's extents, which can be taken back as a whole.
@@ -220,8 +233,8 @@ impl<'a, K: KeyValue> Edit<'a, K> {
         }
     }
 
-    /// Deletes extents that a new one covers, as far as a bounded look finds them. Of runs, those beneath a strided one:
-    /// others are cut as the new run is added.
+    /// Deletes extents that a new one covers, as far as a bounded look finds them. Of runs, those beneath a strided
+    /// one: others are cut as the new run is added.
     pub fn delete_covered(&mut self, new: &Pattern) {
         let (mut looks, mut strided) = (0, Vec::new());
         scan_strided(self.store, self.inode, (new.start(), new.end()), |old| {

@@ -1,8 +1,8 @@
 //! Which extents of a part a new one may be joined with: those in whose bytes no other part has been published since.
 //!
-//! Joined extents get the epoch of the new one. So an older strided extent of another part would lie over bytes for which
-//! it is not the latest. The latest publications of a file are remembered with their bounds, and those of a part that may
-//! go on.
+//! Joined extents get the epoch of the new one. So an older strided extent of another part would lie over bytes for
+//! which it is not the latest. The latest publications of a file are remembered with their bounds, and those of a part
+//! that may go on.
 //!
 //! Not here: joining runs, which the order of the runs tells (`extents.rs`).
 
@@ -68,6 +68,11 @@ impl History {
     /// Strided extents were stored at this epoch.
     pub fn note_strided(&mut self, epoch: u64) {
         self.strided = epoch;
+    }
+
+    /// Epoch of the latest publication with strided extents, or of a later cut.
+    pub fn strided(&self) -> u64 {
+        self.strided
     }
 
     /// Returns true if no other part was published after an epoch within these bounds, as far as is remembered.

@@ -1,22 +1,25 @@
-//! What a reader is told of a split file: the extents of a range, as many as one answer takes.
+//! What a reader is told of a split file: runs of a range and strided extents, as many as one answer takes.
 //!
-//! An answer is complete from the beginning of the range up to a position that it names, so that the next one goes on
-//! there: there is no other cursor, and what is published between two answers has a higher epoch than the first names.
+//! Runs are complete from the beginning of the range up to a position that the answer names, and the next one goes on
+//! there. Strided extents have bytes all over the file, so a reader is told of all of them, in the order of their keys.
+//! What is published between two answers has a higher epoch than the first names.
 
 use super::Part;
-use super::extents::{Strided, scan_runs, scan_strided};
+use super::extents::{scan_runs, scan_strided_from};
 use crate::back::Back;
+use crate::back::keys::Key;
 use crate::kv::KeyValue;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use weft_layout::first_from;
 use weft_protocol::limits::SPLIT_ANSWER_EXTENTS_MAX;
+use weft_protocol::message::shard::StridedCursor;
 use weft_protocol::{Extent, InodeNumber, ObjectId};
 
-/// Room of an answer for runs, and as much for strided extents, in extents. A part that is named takes that of two more.
+/// Room of an answer for runs, and as much for strided extents, in extents. A part that is named takes that of two
+/// more.
 const ROOM: usize = SPLIT_ANSWER_EXTENTS_MAX / 2;
 const PART_ROOM: usize = 2;
-/// Runs that are looked at for one answer: those that the reader knows are left out of it.
+/// Extents of each kind that are looked at for one answer: those that the reader knows are left out of it.
 const LOOKS_MAX: usize = 8 * SPLIT_ANSWER_EXTENTS_MAX;
 
 /// A question for extents.
@@ -27,8 +30,12 @@ pub struct Wanted {
     /// With bytes in this range.
     pub start: u64,
     pub end: u64,
-    /// The answer goes on beyond the range for about as many extents.
+    /// The answer goes on beyond the range for about as many runs.
     pub extra: usize,
+    /// Strided extents with a higher epoch than this.
+    pub strided_since: u64,
+    /// After this one.
+    pub strided_after: Option<StridedCursor>,
 }
 
 /// An answer.
@@ -38,8 +45,10 @@ pub struct Page {
     pub parts: Vec<(Part, Vec<Extent>)>,
     /// Epoch of the latest cut. If it is after the question's epoch, these are all extents of the range.
     pub cut: u64,
-    /// The answer is complete from the beginning of the range up to here.
+    /// The runs are complete from the beginning of the range up to here.
     pub end: u64,
+    /// After which strided extent to go on; `None`: there are no more.
+    pub strided_next: Option<StridedCursor>,
 }
 
 /// Extents by parts, and the room that they take.
@@ -58,17 +67,20 @@ impl Told {
 }
 
 impl<K: KeyValue> Back<K> {
-    /// The extents of a range, as many as one answer takes. Costs a search, the runs of the range, and the strided extents
-    /// whose bounds overlap it.
+    /// The extents that a reader asks for, as many as one answer takes. Costs a search, the runs of the range, and the
+    /// strided extents of the file if some are newer than the reader knows.
     pub fn extents_within(&self, number: InodeNumber, wanted: &Wanted) -> Page {
         let common = self.common(number);
-        let since = if common.cut > wanted.since { 0 } else { wanted.since };
-        let (mut told, mut end) = self.runs_of_page(number, wanted, since);
-        if common.strided > 0 {
-            end = self.add_strided(number, wanted, (since, end), &mut told);
-        }
+        let after_cut = |since: u64| if common.cut > since { 0 } else { since };
+        let (mut told, end) = self.runs_of_page(number, wanted, after_cut(wanted.since));
+        let strided_since = after_cut(wanted.strided_since);
+        let strided_next = match common.strided > 0 && common.history.strided() > strided_since {
+            true => self.add_strided(number, wanted.strided_after.as_ref(), strided_since, &mut told),
+            false => None,
+        };
         let part = |(object, extents)| Some((self.split_part(number, object)?, extents));
-        Page { parts: told.parts.into_iter().filter_map(part).collect(), cut: common.cut, end }
+        let parts = told.parts.into_iter().filter_map(part).collect();
+        Page { parts, cut: common.cut, end, strided_next }
     }
 
     /// The runs of a page, and where it ends for them.
@@ -90,40 +102,35 @@ impl<K: KeyValue> Back<K> {
         (told, end)
     }
 
-    /// Adds the strided extents of a page that ends at `end` for runs. Returns where it ends for both.
-    fn add_strided(&self, number: InodeNumber, wanted: &Wanted, (since, end): (u64, u64), told: &mut Told) -> u64 {
-        let mut found: Vec<(u64, Strided)> = Vec::new();
-        scan_strided(&self.store, number, (wanted.start, end), |strided| {
-            let first = first_from(&strided.pattern, wanted.start).filter(|first| *first < end);
-            found.extend(first.filter(|_| strided.epoch > since).map(|first| (first, strided)));
+    /// Adds the strided extents of a page. Returns after which one to go on.
+    fn add_strided(
+        &self,
+        number: InodeNumber,
+        after: Option<&StridedCursor>,
+        since: u64,
+        told: &mut Told,
+    ) -> Option<StridedCursor> {
+        let from = match after {
+            Some((pattern, object)) => Key::strided(number, pattern, *object).to_vec(),
+            None => Key::strided_from(number, 0, 0).to_vec(),
+        };
+        let (mut looks, mut last, mut next) = (0, None, None);
+        told.room = 0;
+        scan_strided_from(&self.store, number, &from, |strided| {
+            let here = (strided.pattern, strided.object);
+            if after == Some(&here) {
+                return ControlFlow::Continue(());
+            }
+            if looks >= LOOKS_MAX || told.room >= ROOM {
+                next = last;
+                return ControlFlow::Break(());
+            }
+            (looks, last) = (looks + 1, Some(here));
+            if strided.epoch > since {
+                told.add(strided.object, Extent { pattern: strided.pattern, epoch: strided.epoch });
+            }
             ControlFlow::Continue(())
         });
-        found.sort_unstable_by_key(|(first, strided)| (*first, strided.epoch));
-        let in_range = found.partition_point(|(first, _)| *first < wanted.end);
-        let count = in_range.max(wanted.extra).min(ROOM / (1 + PART_ROOM));
-        let Some((next, _)) = found.get(count) else {
-            found.iter().for_each(|(_, of)| told.add(of.object, Extent { pattern: of.pattern, epoch: of.epoch }));
-            return end;
-        };
-        let mut end = *next;
-        if end > wanted.start {
-            found.truncate(count);
-        } else if wanted.start < wanted.end {
-            // More patterns than an answer takes have the first byte. The newest of them has it, up to where one ends or
-            // another one begins.
-            let here = found.partition_point(|(first, _)| *first == wanted.start);
-            let ends = found[..here].iter().map(|(first, of)| {
-                let within = (first - of.pattern.start()) % of.pattern.stride();
-                first + of.pattern.bytes() - within
-            });
-            let begins = found.get(here).map(|(first, _)| *first);
-            end = ends.chain(begins).min().expect("some have the first byte");
-            found.drain(..here - 1);
-            found.truncate(1);
-        } else {
-            found.clear();
-        }
-        found.iter().for_each(|(_, of)| told.add(of.object, Extent { pattern: of.pattern, epoch: of.epoch }));
-        end
+        next
     }
 }

@@ -26,7 +26,8 @@ fn get_parts(inode: InodeNumber, since: u64) -> ShardRequest {
 }
 
 fn get_range(inode: InodeNumber, since: u64, (start, end): (u64, u64), extra: u32) -> ShardRequest {
-    ShardRequest::GetParts { inode, group: None, since, start, end, extra, own: false }
+    let (strided_since, strided_after) = (since, None);
+    ShardRequest::GetParts { inode, group: None, since, start, end, extra, strided_since, strided_after, own: false }
 }
 
 /// A split file that A has open for writing.
@@ -50,7 +51,9 @@ fn done(world: &mut World, session: SessionId, request: ShardRequest) -> ShardAn
 /// What a reader is told that knows all up to an epoch. Whole: the file was cut since, and these are all extents.
 fn told(world: &mut World, reader: SessionId, inode: InodeNumber, since: u64) -> (u64, u64, bool, Vec<SplitPart>) {
     match world.ok(reader, get_parts(inode, since)) {
-        ShardAnswer::Parts { epoch, size, cut, parts, end: u64::MAX } => (epoch, size, cut > since, parts),
+        ShardAnswer::Parts { epoch, size, cut, parts, end: u64::MAX, strided_next: None } => {
+            (epoch, size, cut > since, parts)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -211,6 +214,41 @@ fn a_cut_clips_what_was_published_and_nothing_comes_back() {
 }
 
 #[test]
+fn parts_that_are_cut_off_or_written_over_go() {
+    let (mut world, inode) = with_file();
+    let there = |world: &World| {
+        let parts = world.shard.back().split_parts(inode).into_iter();
+        parts.map(|part| part.object.sequence()).collect::<Vec<_>>()
+    };
+    done(&mut world, B, open(inode, Access::ReadWrite));
+    done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
+    done(&mut world, B, publish(inode, 8, &[run(10, 10)]));
+    done(&mut world, A, resize(inode, 10));
+    world.ok(B, ShardRequest::EndSession);
+    assert_eq!(there(&world), [7, 8], "A may be writing to any of them, as far as this goes");
+    world.ok(A, ShardRequest::EndSession);
+    assert_eq!(there(&world), [7]);
+    // Nobody writes.
+    done(&mut world, C, open(inode, Access::ReadWrite));
+    done(&mut world, C, publish(inode, 9, &[run(10, 10)]));
+    world.ok(C, ShardRequest::EndSession);
+    let (other, cutter) = (SessionId(50), SessionId(51));
+    done(&mut world, cutter, resize(inode, 10));
+    assert_eq!(there(&world), [7]);
+    // All of a part is written over by another one.
+    done(&mut world, other, open(inode, Access::ReadWrite));
+    done(&mut world, other, publish(inode, 10, &[run(0, 12)]));
+    assert_eq!(there(&world), [7, 10]);
+    world.storage.clear();
+    world.ok(other, ShardRequest::EndSession);
+    assert_eq!(there(&world), [10]);
+    let removed = world.storage.drain(..).any(
+        |(_, _, request)| matches!(request, StorageRequest::Remove { objects } if objects == [(inode, object(7))]),
+    );
+    assert!(removed);
+}
+
+#[test]
 fn a_part_has_a_limit_and_what_is_written_again_takes_no_room() {
     let (mut world, inode) = with_file();
     // None is like those near it.
@@ -257,7 +295,8 @@ fn who_writes_in_order_has_one_extent_as_long_as_nobody_else_writes_there() {
 
 /// The numbers of extents that are kept are those that there are.
 fn check_counts(world: &World, inode: InodeNumber, bytes: usize) {
-    let wanted = Wanted { since: 0, start: 0, end: bytes as u64, extra: 0 };
+    let end = bytes as u64;
+    let wanted = Wanted { since: 0, start: 0, end, extra: 0, strided_since: 0, strided_after: None };
     let told: BTreeMap<_, _> =
         world.shard.back().extents_within(inode, &wanted).parts.into_iter().map(counted).collect();
     for part in world.shard.back().split_parts(inode) {
