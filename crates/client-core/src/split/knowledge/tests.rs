@@ -18,7 +18,7 @@ proptest! {
         prop_assert_eq!(knowledge.since(&(start..start + bytes)), least);
         for epoch in 1..12 {
             let unknown = range.clone().find(|at| model[*at] < epoch).map(|at| at as u64);
-            prop_assert_eq!(knowledge.first_unknown(&(start..start + bytes), epoch), unknown);
+            prop_assert_eq!(knowledge.first_unknown_run(&(start..start + bytes), epoch), unknown);
         }
     }
 }
@@ -121,6 +121,7 @@ proptest! {
                         let since = knowledge.since(&wanted);
                         let (end, parts) = model.answer(since, &wanted, beyond);
                         knowledge.add(at..end, since, (model.epoch, model.cut), parts);
+                        prop_assert!(knowledge.add_strided(model.epoch, None));
                     }
                     for piece in knowledge.index().pieces(start, usize::try_from(bytes).expect("small"), None) {
                         let from = usize::try_from(start).expect("small") + piece.start;
