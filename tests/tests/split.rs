@@ -18,6 +18,7 @@ with_each_store! {
     parts_on_this_machine_are_read_by_their_files,
     writers_without_a_pattern_are_read_right,
     a_rank_that_reads_its_own_bytes_is_told_of_few_parts,
+    strides_and_scattered_writes_lie_over_each_other,
 }
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -368,4 +369,46 @@ fn a_rank_that_reads_its_own_bytes_is_told_of_few_parts(stored: Stored) {
         }
         assert_eq!(client.counters().shard_calls, before + 1);
     }
+}
+
+/// Members write strides and scattered runs over each other's, publishing after each turn, while the file is cut now and
+/// then. Members and others read ranges, and so know different ranges as of different publications.
+fn strides_and_scattered_writes_lie_over_each_other(stored: Stored) {
+    const BYTES: usize = 100_000;
+    let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });
+    let clients: Vec<_> = (0..4).map(|_| fs.client(Way::Auto)).collect();
+    split_all(&clients[0]);
+    let members = group(&clients[..3], "f");
+    let reader = open(&clients[3], "f", OpenOptions::READ);
+    let (mut model, mut random): (Vec<u8>, _) = (Vec::new(), Random(0xFACADE));
+    for round in 0..600 {
+        let member = &members[random.below(3)];
+        let (start, bytes, gap) = (random.below(BYTES / 2), 1 + random.below(40), 1 + random.below(300));
+        let count = 1 + random.below(if random.below(2) == 0 { 4 } else { 60 });
+        let is_regular = random.below(4) > 0;
+        let mut at = start;
+        for turn in 0..count {
+            let written = pattern(bytes, round + turn);
+            member.write_at(&written, at as u64).unwrap();
+            model.resize(model.len().max(at + bytes), 0);
+            model[at..at + bytes].copy_from_slice(&written);
+            at += bytes + if is_regular { gap } else { 1 + random.below(300) };
+        }
+        member.sync().unwrap();
+        if random.below(20) == 0 {
+            let at = random.below(BYTES);
+            let changes = AttributeChanges { size: Some(at as u64), ..AttributeChanges::default() };
+            clients[3].set_attributes(&me(), reader.inode(), &changes).unwrap();
+            model.resize(at, 0);
+        }
+        for _ in 0..3 {
+            let (at, bytes) = (random.below(BYTES), random.below(3000));
+            let expected = &model[at.min(model.len())..(at + bytes).min(model.len())];
+            assert!(read(&reader, at as u64, bytes) == expected, "round {round}: {bytes} at {at}");
+            let member = &members[random.below(3)];
+            member.sync().unwrap();
+            assert!(read(member, at as u64, bytes) == expected, "round {round}, a member: {bytes} at {at}");
+        }
+    }
+    assert!(contents(&fs.client(Way::Tcp), "f") == model);
 }

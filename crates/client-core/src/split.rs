@@ -50,9 +50,9 @@ const MOMENTS_MAX: usize = 3;
 /// See the module.
 pub struct SplitFile<S: Shell> {
     inode: InodeNumber,
-    /// Whose lease holds the file open, if not the session's own.
+    /// The group whose lease holds the file open, if not the session's own.
     group: Option<SessionId>,
-    /// On whose behalf.
+    /// The user on whose behalf calls are made.
     who: Arc<Credentials>,
     state: S::Monitor<State<S>>,
 }

@@ -70,8 +70,8 @@ pub struct Context {
     pub object_mtime: Option<Timestamp>,
     /// The object of the file that is cut to nothing was cut in its place, and stays the file's.
     pub cut_in_place: bool,
-    /// Somebody has the file open for writing, or the caller; for a cut to nothing.
-    pub is_being_written: bool,
+    /// A session has the file open, or a group; for a cut.
+    pub is_open: bool,
     /// The open repeats one that has made the file: it goes to who made it, whatever the file's mode.
     pub made: bool,
 }
@@ -99,7 +99,7 @@ pub enum Command {
     Observe { inode: InodeNumber, size: u64, object_mtime: Timestamp },
     /// Some objects of a file were cut, and others were not: how long it is, is told by the next `Observe`.
     ForgetSize { inode: InodeNumber },
-    /// Nobody writes to this file any more: parts without extents go.
+    /// Nobody has this file open any more: parts without extents go.
     DropEmptyParts { inode: InodeNumber },
     /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },

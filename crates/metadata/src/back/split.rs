@@ -286,8 +286,8 @@ impl<K: KeyValue> Back<K> {
         Ok(())
     }
 
-    /// Cuts the parts of a split file if its size becomes less. Parts with nothing left go, unless somebody may be
-    /// writing to one. `size`: the new one, if it changes.
+    /// Cuts the parts of a split file if its size becomes less. Parts with nothing left go, unless a client has the file
+    /// open, which may go on with one. `size`: the new one, if it changes.
     pub(super) fn cut_parts(
         &mut self,
         number: InodeNumber,
@@ -304,7 +304,7 @@ impl<K: KeyValue> Back<K> {
         let emptied = self.count_extents(number, &mut common, &more, None);
         common.strided = changed(common.strided, more_strided);
         (common.cut, common.history) = (cut, History::from(cut));
-        if !context.is_being_written {
+        if !context.is_open {
             for part in emptied {
                 self.delete_part(number, &part, &mut common);
                 aftermath.removed.push((number, part.object));
@@ -329,7 +329,7 @@ impl<K: KeyValue> Back<K> {
         self.put_common(number, &common);
     }
 
-    /// Nobody writes to the file any more: parts without extents go.
+    /// Nobody has the file open any more: parts without extents go.
     pub(super) fn drop_empty_parts(&mut self, number: InodeNumber, aftermath: &mut Aftermath) {
         let mut common = self.common(number);
         for part in self.split_parts(number).into_iter().filter(|part| part.extents == 0) {

@@ -225,9 +225,9 @@ impl<K: KeyValue> Shard<K> {
         };
         let object_mtime = told.and_then(|told| told.as_ref().ok()).map(|(_, object_mtime)| *object_mtime);
         let is_writer = own.is_some_and(|own| own.writing) || self.writes_own_part(call);
-        let is_being_written = self.resized(&call.request).is_some_and(|inode| self.is_being_written(inode));
+        let is_open = self.resized(&call.request).is_some_and(|inode| self.is_open(inode));
         let (is_alone, made) = (self.is_alone(call), call.made);
-        Context { keep, is_writer, is_alone, actual, object_mtime, cut_in_place, is_being_written, made }
+        Context { keep, is_writer, is_alone, actual, object_mtime, cut_in_place, is_open, made }
     }
 
     /// Whether nobody else has used the file of a change of objects since the session was granted the lease that it

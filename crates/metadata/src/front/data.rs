@@ -218,9 +218,7 @@ impl<K: KeyValue> Shard<K> {
             if !self.cut_at.is_empty() && self.leases.holders(key).next().is_none() {
                 self.cut_at.remove(inode);
             }
-            if holder.writing {
-                self.tidy_parts(*inode);
-            }
+            self.tidy_parts(*inode);
             self.reap_unused(*inode);
         }
         Some(holder)

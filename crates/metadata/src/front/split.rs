@@ -1,11 +1,10 @@
-//! Split files: who may publish a part, and who is told of parts.
+//! Split files: which sessions may publish a part, and which are told of parts.
 //!
 //! A session has a split file open by itself, or by a group that it has joined: then the group holds the lease. Nobody
-//! caches contents, so that a publication recalls no more than attributes; whoever holds these knows that nothing was
-//! published since.
+//! caches contents, so that a publication recalls no more than attributes; a session that holds a lease on these knows
+//! that nothing was published since.
 
 use super::Shard;
-use super::data::may_change;
 use super::park::Call;
 use crate::back::Command;
 use crate::back::split::{Page, Part, Wanted};
@@ -17,7 +16,7 @@ use weft_protocol::{Error, Extent, FileKind, Generation, InodeNumber, LeaseKey, 
 const PART_GENERATION: Generation = Generation(1);
 
 impl<K: KeyValue> Shard<K> {
-    /// Who holds the lease on the file that a session uses: itself, or this group if it has joined that.
+    /// The holder of the lease on the file that a session uses: itself, or this group if it has joined that.
     fn opened_by(&self, session: SessionId, group: Option<SessionId>) -> Option<SessionId> {
         match group {
             None => Some(session),
@@ -39,15 +38,15 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Whether anybody has the file open for writing.
-    pub(super) fn is_being_written(&self, inode: InodeNumber) -> bool {
-        self.leases.holders(&LeaseKey::Data(inode)).any(|holder| may_change(*holder))
+    /// Returns true if a session has the file open, or a group.
+    pub(super) fn is_open(&self, inode: InodeNumber) -> bool {
+        self.leases.holders(&LeaseKey::Data(inode)).next().is_some()
     }
 
-    /// A writer has closed the file. Parts in which no byte counts go with the last writer: until then one might go on
-    /// with its part.
+    /// A session has closed the file. Parts in which no byte counts go with the last one. Until then a client might go on
+    /// with its part, also one that only reads now: it knows the part from its writes before.
     pub(super) fn tidy_parts(&mut self, inode: InodeNumber) {
-        if !self.is_being_written(inode) && self.back.has_empty_parts(inode) {
+        if !self.is_open(inode) && self.back.has_empty_parts(inode) {
             self.apply(&Command::DropEmptyParts { inode });
         }
     }

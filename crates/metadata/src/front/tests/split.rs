@@ -1,4 +1,4 @@
-//! Split files: who may publish, what a publication recalls, what readers are told, what a cut leaves.
+//! Split files: which sessions may publish, what a publication recalls, what readers are told, what a cut leaves.
 
 use super::harness::*;
 use crate::back::split::{Part, Wanted};
@@ -201,7 +201,7 @@ fn a_cut_clips_what_was_published_and_nothing_comes_back() {
     let kept: Vec<_> = bytes_of(&parts, 60).iter().enumerate().filter(|(_, of)| **of > 0).map(|(at, _)| at).collect();
     assert_eq!(kept, [0, 1, 2, 3, 10, 11, 12, 13, 20, 21]);
     assert!(world.storage.is_empty(), "no object is cut");
-    // With nothing left the part stays its writer's, until he closes the file.
+    // With nothing left the part stays its writer's, until that closes the file.
     done(&mut world, A, resize(inode, 0));
     assert!(world.shard.back().split_part(inode, object(7)).is_some());
     done(&mut world, A, publish(inode, 7, &[run(0, 3)]));
@@ -224,15 +224,17 @@ fn parts_that_are_cut_off_or_written_over_go() {
     done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
     done(&mut world, B, publish(inode, 8, &[run(10, 10)]));
     done(&mut world, A, resize(inode, 10));
+    world.ok(C, open(inode, Access::Read));
     world.ok(B, ShardRequest::EndSession);
-    assert_eq!(there(&world), [7, 8], "A may be writing to any of them, as far as this goes");
     world.ok(A, ShardRequest::EndSession);
-    assert_eq!(there(&world), [7]);
-    // Nobody writes.
-    done(&mut world, C, open(inode, Access::ReadWrite));
-    done(&mut world, C, publish(inode, 9, &[run(10, 10)]));
+    assert_eq!(there(&world), [7, 8], "a client that has the file open may know one as its own");
     world.ok(C, ShardRequest::EndSession);
-    let (other, cutter) = (SessionId(50), SessionId(51));
+    assert_eq!(there(&world), [7]);
+    // Nobody has it open.
+    let (third, other, cutter) = (SessionId(49), SessionId(50), SessionId(51));
+    done(&mut world, third, open(inode, Access::ReadWrite));
+    done(&mut world, third, publish(inode, 9, &[run(10, 10)]));
+    world.ok(third, ShardRequest::EndSession);
     done(&mut world, cutter, resize(inode, 10));
     assert_eq!(there(&world), [7]);
     // All of a part is written over by another one.
@@ -310,7 +312,7 @@ fn counted((part, extents): (Part, Vec<Extent>)) -> (ObjectId, u64) {
     (part.object, extents.len() as u64)
 }
 
-/// Random publications and cuts against the file byte by byte, as a reader sees it who is told of changes only.
+/// Random publications and cuts against the file byte by byte, as a reader sees it that is told of changes only.
 #[test]
 fn random_publications_and_cuts_are_those_of_a_flat_file() {
     const BYTES: usize = 300;
