@@ -371,8 +371,8 @@ fn a_rank_that_reads_its_own_bytes_is_told_of_few_parts(stored: Stored) {
     }
 }
 
-/// Members write strides and scattered runs over each other's, publishing after each turn, while the file is cut now and
-/// then. Members and others read ranges, and so know different ranges as of different publications.
+/// Members write strides and scattered runs over each other's, publishing after each turn, while the file is cut now
+/// and then. Members and others read ranges, and so know different ranges as of different publications.
 fn strides_and_scattered_writes_lie_over_each_other(stored: Stored) {
     const BYTES: usize = 100_000;
     let fs = FileSystem::start(Wanted { nodes: 2, stored, ..Wanted::default() });

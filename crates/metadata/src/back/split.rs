@@ -286,8 +286,8 @@ impl<K: KeyValue> Back<K> {
         Ok(())
     }
 
-    /// Cuts the parts of a split file if its size becomes less. Parts with nothing left go, unless a client has the file
-    /// open, which may go on with one. `size`: the new one, if it changes.
+    /// Cuts the parts of a split file if its size becomes less. Parts with nothing left go, unless a client has the
+    /// file open, which may go on with one. `size`: the new one, if it changes.
     pub(super) fn cut_parts(
         &mut self,
         number: InodeNumber,

@@ -43,8 +43,8 @@ impl<K: KeyValue> Shard<K> {
         self.leases.holders(&LeaseKey::Data(inode)).next().is_some()
     }
 
-    /// A session has closed the file. Parts in which no byte counts go with the last one. Until then a client might go on
-    /// with its part, also one that only reads now: it knows the part from its writes before.
+    /// A session has closed the file. Parts in which no byte counts go with the last one. Until then a client might go
+    /// on with its part, also one that only reads now: it knows the part from its writes before.
     pub(super) fn tidy_parts(&mut self, inode: InodeNumber) {
         if !self.is_open(inode) && self.back.has_empty_parts(inode) {
             self.apply(&Command::DropEmptyParts { inode });
