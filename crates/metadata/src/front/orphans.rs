@@ -150,7 +150,7 @@ impl<K: KeyValue> Shard<K> {
         plan.target.is_some_and(|inode| self.is_open(inode) || !self.told_of(inode).is_empty())
     }
 
-    fn is_open(&self, inode: InodeNumber) -> bool {
+    pub(super) fn is_open(&self, inode: InodeNumber) -> bool {
         self.leases.holders(&LeaseKey::Data(inode)).next().is_some()
     }
 

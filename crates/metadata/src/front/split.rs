@@ -38,11 +38,6 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Returns true if a session has the file open, or a group.
-    pub(super) fn is_open(&self, inode: InodeNumber) -> bool {
-        self.leases.holders(&LeaseKey::Data(inode)).next().is_some()
-    }
-
     /// A session has closed the file. Parts in which no byte counts go with the last one. Until then a client might go
     /// on with its part, also one that only reads now: it knows the part from its writes before.
     pub(super) fn tidy_parts(&mut self, inode: InodeNumber) {
