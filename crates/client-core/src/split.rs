@@ -13,6 +13,7 @@
 //! session, and not while bytes move.
 
 mod knowledge;
+mod part_files;
 
 use crate::file_objects::Held;
 use crate::link::SlotFor;
@@ -21,7 +22,7 @@ use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::shell::{Monitor, Shell};
 use crate::transfers::{end_of, within};
 use knowledge::Knowledge;
-use std::collections::BTreeMap;
+use part_files::PartFiles;
 use std::ops::Range;
 use std::sync::Arc;
 use weft_layout::{SplitPiece, Unpublished};
@@ -39,8 +40,6 @@ const RIGHTS_MS: u64 = CAPABILITY_TERM_SECONDS as u64 * 500;
 /// As many unpublished patterns are published without being asked to: a fraction of what one message may have, so that
 /// what fails can be told again with more.
 const UNPUBLISHED_MAX: usize = SPLIT_PATTERNS_MAX / 2;
-/// Most parts of which a descriptor is kept to read them by.
-const FILES_MAX: usize = 64;
 /// How often a read is made again that finds rights void or parts gone.
 const ATTEMPTS: usize = 3;
 /// How often a reader that needs several answers begins again because others publish meanwhile. After that it reads a
@@ -80,8 +79,7 @@ struct State<S: Shell> {
     /// Bytes were lost that a program takes for written.
     error: Option<Error>,
     knowledge: Knowledge,
-    /// Files of parts on this machine; `None`: the node passes none.
-    files: BTreeMap<ObjectId, Option<Arc<S::Descriptor>>>,
+    files: PartFiles<S>,
     /// A range is read as of this epoch or a later one. `None`: as of the next answer.
     epoch: Option<u64>,
     size: u64,
@@ -151,7 +149,7 @@ impl<S: Shell> State<S> {
 
     fn forget(&mut self) {
         (self.knowledge, self.epoch, self.is_fresh, self.told_ms) = (Knowledge::default(), None, false, None);
-        self.files.clear();
+        self.files = PartFiles::default();
     }
 
     /// The shard has answered a publication. If nobody else has published meanwhile, what is known stays so.
@@ -188,7 +186,7 @@ impl<S: Shell> State<S> {
             let told = |object| self.knowledge.right(object).map(|capability| Held { object, capability });
             let held = own.map(|own| own.held).or_else(|| piece.part.and_then(told));
             let own_file = own.and_then(|own| own.file.as_ref()).map(|(file, _)| file);
-            let other = || held.and_then(|held| self.files.get(&held.object)?.as_ref());
+            let other = || held.and_then(|held| self.files.get(held.object));
             Source { piece, held, file: own_file.or_else(other).map(Arc::clone) }
         };
         (bytes, pieces.map(source).collect())
@@ -209,7 +207,7 @@ impl<S: Shell> SplitFile<S> {
             unpublished: Unpublished::default(),
             error: None,
             knowledge: Knowledge::default(),
-            files: BTreeMap::new(),
+            files: PartFiles::default(),
             epoch: None,
             size: 0,
             told_ms: None,
@@ -235,10 +233,10 @@ impl<S: Shell> SplitFile<S> {
                 let mut state = self.state.lock().await;
                 self.refresh(io, &mut state, offset..offset.saturating_add(buffer.len() as u64)).await?;
                 let (bytes, sources) = state.sources(offset, buffer.len());
-                if self.ask_files(io, &mut state, &sources).await {
-                    state.sources(offset, buffer.len())
-                } else {
-                    (bytes, sources)
+                let unasked = sources.iter().filter(|source| source.file.is_none()).filter_map(|source| source.held);
+                match state.files.ask(io, self.inode, unasked).await {
+                    true => state.sources(offset, buffer.len()),
+                    false => (bytes, sources),
                 }
             };
             match self.read_sources(io, &sources, &mut buffer[..bytes], offset, registration).await {
@@ -252,21 +250,6 @@ impl<S: Shell> SplitFile<S> {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Asks for the files of parts on this machine, so that they are read without their nodes. Returns whether there is
-    /// one more.
-    async fn ask_files(&self, io: &Objects<S>, state: &mut State<S>, sources: &[Source<S>]) -> bool {
-        let mut has_more = false;
-        for held in sources.iter().filter(|source| source.file.is_none()).filter_map(|source| source.held) {
-            if state.files.contains_key(&held.object) || state.files.len() >= FILES_MAX {
-                continue;
-            }
-            let passed = io.ask_descriptor(self.inode, held, false).await;
-            has_more |= passed.is_some();
-            state.files.insert(held.object, passed.map(|(file, _)| Arc::new(file)));
-        }
-        has_more
     }
 
     async fn read_sources(
@@ -351,7 +334,7 @@ impl<S: Shell> SplitFile<S> {
                 state.told_ms.get_or_insert(asked_ms);
                 let is_cut = !state.knowledge.add(at..told.end, since, (epoch, told.cut), told.parts);
                 if is_cut {
-                    state.told_ms = Some(asked_ms);
+                    (state.told_ms, state.files) = (Some(asked_ms), PartFiles::default());
                 }
                 // What was told of strided extents by answers before the cut is forgotten.
                 let goes_on = is_cut && strided.1.is_some();
