@@ -14,6 +14,7 @@
 
 mod knowledge;
 mod part_files;
+mod sources;
 
 use crate::file_objects::Held;
 use crate::link::SlotFor;
@@ -23,6 +24,7 @@ use crate::shell::{Monitor, Shell};
 use crate::transfers::{end_of, within};
 use knowledge::Knowledge;
 use part_files::PartFiles;
+use sources::{Source, read};
 use std::ops::Range;
 use std::sync::Arc;
 use weft_layout::{SplitPiece, Unpublished};
@@ -105,13 +107,6 @@ struct Told {
     end: u64,
     /// After which strided extent to go on.
     strided_next: Option<StridedCursor>,
-}
-
-/// Where a piece of a range comes from.
-struct Source<S: Shell> {
-    piece: SplitPiece<ObjectId>,
-    held: Option<Held>,
-    file: Option<Arc<S::Descriptor>>,
 }
 
 impl<S: Shell> State<S> {
@@ -239,7 +234,7 @@ impl<S: Shell> SplitFile<S> {
                     false => (bytes, sources),
                 }
             };
-            match self.read_sources(io, &sources, &mut buffer[..bytes], offset, registration).await {
+            match read(io, self.inode, &sources, &mut buffer[..bytes], offset, registration).await {
                 Ok(()) => return Ok(bytes),
                 Err(Error::NoObject | Error::CapabilityRejected) if attempts < ATTEMPTS => {
                     attempts += 1;
@@ -250,34 +245,6 @@ impl<S: Shell> SplitFile<S> {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    async fn read_sources(
-        &self,
-        io: &Objects<S>,
-        sources: &[Source<S>],
-        into: &mut [u8],
-        offset: u64,
-        registration: Option<Registration<S>>,
-    ) -> Result<()> {
-        for Source { piece, held, file } in sources {
-            let part = &mut into[piece.start..piece.start + piece.bytes];
-            let at = offset + piece.start as u64;
-            let have = match (piece.part, file, held) {
-                (None, ..) => {
-                    part.fill(0);
-                    continue;
-                }
-                (_, Some(file), _) => io.calls.shell.read_file(file, part, at).await?,
-                (_, None, Some(held)) => io.read_object((self.inode, *held, false), part, at, registration).await?,
-                (_, None, None) => return Err(Error::CapabilityRejected),
-            };
-            if have < part.len() {
-                // What was published is there, unless its node has lost it.
-                return Err(Error::NoObject);
-            }
-        }
-        Ok(())
     }
 
     /// Learns the size of the file, and what others have published in a range, if it may matter.
