@@ -208,7 +208,7 @@ fn an_answer_has_a_limit_also_within_one_part() {
             break;
         }
     }
-    assert_eq!((told.len() as u64, pages), (writers, 10));
+    assert_eq!((told.len() as u64, pages), (writers, 9));
 }
 
 #[test]
