@@ -384,7 +384,8 @@ fn strides_and_scattered_writes_lie_over_each_other(stored: Stored) {
     for round in 0..600 {
         let member = &members[random.below(3)];
         let (start, bytes, gap) = (random.below(BYTES / 2), 1 + random.below(40), 1 + random.below(300));
-        let count = 1 + random.below(if random.below(2) == 0 { 4 } else { 60 });
+        let most = [4, 60][random.below(2)];
+        let count = 1 + random.below(most);
         let is_regular = random.below(4) > 0;
         let mut at = start;
         for turn in 0..count {
