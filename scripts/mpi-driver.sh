@@ -1,12 +1,14 @@
 #!/bin/bash
-# Builds the MPI-IO driver, a library that is preloaded into MPI programs:
+# Builds the MPI-IO driver for the MPI libraries that are installed, mpich and Open MPI:
 #     scripts/mpi-driver.sh BINARIES DESTINATION [ROMIO]
 # BINARIES is the folder with libweft_c.a, as target/release; DESTINATION gets
-#     libweft-romio.so    ROMIO of the mpich that is installed, with the driver weft: and the C library in it
+#     libweft-romio.so    a library to preload: ROMIO of mpich, with the driver weft: and the C library in it
 #     COPYRIGHT.mpich     its licence, which goes where the library goes
+#     weft-openmpi/       a component of Open MPI, mca_io_romio321.so: its ROMIO, with the same in it; its LICENSE
 # ROMIO [DESTINATION/romio] is the folder where ROMIO is built, once: afterwards only the driver is compiled.
-# Needs mpich with its headers, dpkg-dev and, the first time, apt's sources; as root it installs what is missing
-# (WEFT_NO_INSTALL=1: it does not). WEFT_MPICH_SOURCE=DIR: mpich's sources are there, of the version that is installed.
+# Needs mpich or Open MPI with headers, dpkg-dev and, the first time, apt's sources. Where neither is installed, root gets
+# mpich (WEFT_NO_INSTALL=1: fails instead). WEFT_MPICH_SOURCE=DIR, WEFT_OPENMPI_SOURCE=DIR: the sources are there, of the
+# version that is installed.
 set -euo pipefail
 binaries=$(realpath "$1")
 mkdir -p "$2"
@@ -29,22 +31,35 @@ mpich_compiler() {
     done
 }
 
+# Prints the folder of Open MPI's headers and libraries; nothing where it is not installed. Components need the internal
+# headers, which Debian installs too.
+openmpi_folder() {
+    local folder
+    folder=/usr/lib/$(gcc -print-multiarch 2>/dev/null)/openmpi
+    [ ! -f "$folder/include/openmpi/ompi/mca/io/io.h" ] || echo "$folder"
+}
+
 require_tools() {
     local missing=
-    [ -n "$(mpich_compiler)" ] || missing="mpich libmpich-dev"
+    [ -n "$(mpich_compiler)$(openmpi_folder)" ] || missing="mpich libmpich-dev"
     [ -n "${WEFT_MPICH_SOURCE:-}" ] || command -v dpkg-source >/dev/null || missing="$missing dpkg-dev"
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" = 0 ] && [ -z "${WEFT_NO_INSTALL:-}" ] && command -v apt-get >/dev/null; then
         # shellcheck disable=SC2086
         apt-get update -q && apt-get install -y -q --no-install-recommends $missing
     fi
-    [ -n "$(mpich_compiler)" ] || fail "no compiler of mpich" "apt-get install mpich libmpich-dev, or set MPICC"
+    [ -n "$(mpich_compiler)$(openmpi_folder)" ] ||
+        fail "no compiler of mpich" "apt-get install mpich libmpich-dev, or set MPICC; for Open MPI libopenmpi-dev"
 }
 
-# Fetches the sources of exactly what is installed into $romio/fetched: libmpich and ROMIO share the structure of an open
-# file. Debian's images list no sources; so the lists are our own, made of those that apt has.
+# fetch_source PACKAGE VERSION VARIABLE: fetches the sources of exactly what is installed into $romio/fetched, because the
+# library and ROMIO share structures. VARIABLE names them instead. Debian's images list no sources; so the lists are our
+# own, made of those that apt has.
 fetch_source() {
-    local version=$1 apt=$romio/apt file
+    local package=$1 version=$2 variable=$3 apt=$romio/apt file
+    echo "mpi-driver: fetching the sources of $package $version" >&2
+    mkdir -p "$romio"
+    rm -rf "${romio:?}"/{apt,fetched,"$package"*}
     mkdir -p "$apt/sources" "$apt/lists/partial" "$apt/archives/partial"
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
         [ ! -f "$file" ] || sed -n 's/^deb /deb-src /p' "$file" >> "$apt/sources/weft.list"
@@ -54,11 +69,12 @@ fetch_source() {
     done
     local options=(-qq -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt/sources"
         -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt" -o APT::Sandbox::User=)
-    (cd "$romio" && apt-get "${options[@]}" update && apt-get "${options[@]}" source "mpich=$version") \
+    (cd "$romio" && apt-get "${options[@]}" update && apt-get "${options[@]}" source "$package=$version") \
         > "$romio/fetch.log" 2>&1 ||
-        fail "mpich $version: apt-get source failed: $(tail -n 1 "$romio/fetch.log")" \
-            "see $romio/fetch.log, or set WEFT_MPICH_SOURCE to mpich's sources"
-    mv "$romio"/mpich-*/ "$romio/fetched"
+        fail "$package $version: apt-get source failed: $(tail -n 1 "$romio/fetch.log")" \
+            "see $romio/fetch.log, or set $variable to the sources of $package"
+    mv "$romio/$package"-*/ "$romio/fetched"
+    rm -rf "${romio:?}"/{apt,"$package"*}
 }
 
 # edit FILE SCRIPT: one that changes nothing means another ROMIO than the script knows.
@@ -67,16 +83,12 @@ edit() {
     before=$(sha256sum < "$1")
     sed -i "$2" "$1"
     [ "$before" != "$(sha256sum < "$1")" ] ||
-        fail "$1 is not as this script knows it" "build with the mpich of Debian 12 (4.0.2), or mend the script"
+        fail "$1 is not as this script knows it" \
+            "build with the mpich (4.0.2) or Open MPI (4.1.4) of Debian 12, or mend the script"
 }
 
-patch_romio() {
-    edit adio/include/adio.h '/^#define ADIO_QUOBYTEFS /a #define ADIO_WEFT 190\n#define ADIO_WEFT_MOUNT 191'
-    edit adio/include/adioi_fs_proto.h '/^#define ADIOI_FS_PROTO_H_INCLUDED/a \
-extern struct ADIOI_Fns_struct ADIO_WEFT_operations, ADIO_WEFT_MOUNT_operations;'
-    edit adio/common/ad_fstype.c '/^static struct ADIO_FSTypes fstypes/a \
-    {\&ADIO_WEFT_operations, ADIO_WEFT, "weft:"},'
-    # A path below a mount: before ROMIO looks for a prefix, and not cut at a colon afterwards.
+# A path below a mount: before ROMIO looks for a prefix, and not cut at a colon afterwards.
+patch_mounts() {
     edit adio/common/ad_fstype.c 's|^    tmp = strchr(filename, .:.);|\
     extern int ad_weft_is_mounted(MPI_Comm, const char *);\
     if (ad_weft_is_mounted(comm, filename)) {\
@@ -88,6 +100,15 @@ extern struct ADIOI_Fns_struct ADIO_WEFT_operations, ADIO_WEFT_MOUNT_operations;
 &|'
     edit mpi-io/open.c 's/if (tmp > filename + 1)/if (file_system != ADIO_WEFT_MOUNT \&\& tmp > filename + 1)/'
     edit mpi-io/delete.c 's/if (tmp > filename + 1)/if (file_system != ADIO_WEFT_MOUNT \&\& tmp > filename + 1)/'
+}
+
+patch_romio() {
+    edit adio/include/adio.h '/^#define ADIO_QUOBYTEFS /a #define ADIO_WEFT 190\n#define ADIO_WEFT_MOUNT 191'
+    edit adio/include/adioi_fs_proto.h '/^#define ADIOI_FS_PROTO_H_INCLUDED/a \
+extern struct ADIOI_Fns_struct ADIO_WEFT_operations, ADIO_WEFT_MOUNT_operations;'
+    edit adio/common/ad_fstype.c '/^static struct ADIO_FSTypes fstypes/a \
+    {\&ADIO_WEFT_operations, ADIO_WEFT, "weft:"},'
+    patch_mounts
     # The handler of a file that could not be closed was freed with it.
     edit mpi-io/close.c 's/MPIO_Err_return_file(adio_fh, error_code)/MPIO_Err_return_file(*fh, error_code)/'
     edit adio/common/ad_open.c 's/fd->err_handler = ADIOI_DFLT_ERR_HANDLER;/\
@@ -120,35 +141,37 @@ build_romio() {
 
 # What ROMIO is built of; it is built again when that changes.
 stamp() {
-    echo "$version $flags $({ declare -f patch_romio build_romio; cat "$mpi/romio/glue.c"; } | sha256sum)"
+    echo "$version $flags $({ declare -f patch_romio patch_mounts build_romio; cat "$mpi/romio/glue.c"; } | sha256sum)"
 }
 
 require_romio() {
     [ "$(cat "$romio/stamp" 2>/dev/null)" != "$(stamp)" ] || return 0
-    rm -rf "${romio:?}"/{apt,build,fetched,mpich*,stamp}
-    local source=${WEFT_MPICH_SOURCE:-$romio/fetched}
-    if [ -z "${WEFT_MPICH_SOURCE:-}" ]; then
-        echo "mpi-driver: fetching the sources of mpich $version" >&2
-        fetch_source "$version"
-    fi
+    rm -rf "${romio:?}"/{build,stamp}
+    [ -n "${WEFT_MPICH_SOURCE:-}" ] || fetch_source mpich "$version" WEFT_MPICH_SOURCE
     echo "mpi-driver: building ROMIO of mpich $version (once, a minute or two)" >&2
-    build_romio "$source"
-    rm -rf "${romio:?}"/{apt,fetched,mpich*}
+    build_romio "${WEFT_MPICH_SOURCE:-$romio/fetched}"
+    rm -rf "${romio:?}/fetched"
     stamp > "$romio/stamp"
 }
 
-build_driver() {
-    local build=$romio/build objects=$destination/objects source
-    local include=(-isystem "$build/adio/include" -isystem "$build/include" -isystem "$build/mpl/include"
-        -I"$root/fronts/c")
+# compile_driver COMPILER FLAGS [SOURCE...]: the driver, and these, into $destination/objects.
+compile_driver() {
+    local compiler=$1 options=$2 objects=$destination/objects source
+    shift 2
     rm -rf "$objects"
     mkdir "$objects"
-    for source in "$mpi"/driver/*.c; do
+    for source in "$mpi"/driver/*.c "$@"; do
         # shellcheck disable=SC2086
-        "$cc" -std=gnu11 -O2 -g -Wall -Wextra -fPIC ${CFLAGS:-} $flags "${include[@]}" -c "$source" \
+        "$compiler" -std=gnu11 -O2 -g -Wall -Wextra -fPIC ${CFLAGS:-} $options -I"$root/fronts/c" -c "$source" \
             -o "$objects/$(basename "$source" .c).o"
     done
-    "$cc" -shared -o "$destination/libweft-romio.so.new" "$objects"/*.o \
+}
+
+build_driver() {
+    local build=$romio/build
+    compile_driver "$cc" \
+        "$flags -isystem $build/adio/include -isystem $build/include -isystem $build/mpl/include"
+    "$cc" -shared -o "$destination/libweft-romio.so.new" "$destination"/objects/*.o \
         -Wl,--whole-archive "$build/.libs/libromio.a" -Wl,--no-whole-archive "$build/mpl/.libs/libmpl.a" \
         "$binaries/libweft_c.a" -Wl,-soname,libweft-romio.so -Wl,--version-script="$mpi/romio/exports.map" \
         -Wl,--gc-sections -Wl,-z,relro,-z,now,-z,defs,-z,nodelete -Wl,--as-needed -lgcc_s -lutil -lrt -lpthread -lm -ldl
@@ -156,14 +179,112 @@ build_driver() {
     cp "$romio/COPYRIGHT" "$destination/COPYRIGHT.mpich"
 }
 
-require_tools
-cc=$(mpich_compiler)
+# ---- Open MPI ----
+
+patch_openmpi_romio() {
+    edit adio/include/adio.h '/^#define ADIO_GPFS /a #define ADIO_WEFT 190\n#define ADIO_WEFT_MOUNT 191'
+    edit adio/include/adio.h 's/^    int is_open;.*/&\n    int dirty_write;/'
+    # Locks by the file system's function, as in later versions.
+    edit adio/include/adioi.h '/^    const char \*fsname;/i \
+    int (*ADIOI_xxx_SetLock)(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length);'
+    local own='(fd)->fns->ADIOI_xxx_SetLock'
+    edit adio/include/adioi.h "s/^ *ADIOI_Set_lock((fd)->fd_sys, \(F_.*\))\$/\
+          ($own != NULL ? $own(fd, \1) : ADIOI_Set_lock((fd)->fd_sys, \1))/"
+    edit adio/include/adioi_fs_proto.h '0,/^#ifdef ROMIO_/s//\
+extern struct ADIOI_Fns_struct ADIO_WEFT_operations, ADIO_WEFT_MOUNT_operations;\
+&/'
+    edit adio/common/ad_fstype.c 's|^    else if (!strncmp(filename, "testfs:", 7)|\
+    else if (!strncasecmp(filename, "weft:", 5)) { *fstype = ADIO_WEFT; }\
+&|'
+    edit adio/common/ad_fstype.c 's|^    if (file_system == ADIO_TESTFS) {|    if (file_system == ADIO_WEFT) *ops = \&ADIO_WEFT_operations;\
+&|'
+    patch_mounts
+    cp "$mpi/romio/openmpi/ompi_grequestx.h" include/
+}
+
+# The component takes files of Weft before Open MPI's own MPI-IO does (whose priority is 30), and no others.
+patch_component() {
+    local ours=weft_romio_is_ours file=io_romio321_component.c
+    edit $file "s/^static int register_component(void);/int $ours(MPI_Comm comm, const char *name);\n&/"
+    edit $file "s/^    \*priority = priority_param;/    *priority = $ours(file->f_comm, file->f_filename) ? 90 : priority_param;/"
+    edit $file "s/^    \*priority = delete_priority_param;/    *priority = $ours(MPI_COMM_SELF, filename) ? 90 : delete_priority_param;/"
+}
+
+# Builds ROMIO and the component's own part in $romio/build-openmpi, of Open MPI's sources in a folder. ROMIO insists on
+# lying where it lies there.
+build_openmpi_romio() {
+    local place=ompi/mca/io/romio321 build=$romio/build-openmpi source
+    mkdir -p "$build/ompi/mca/io"
+    cp -a "$1/config" "$1/LICENSE" "$build/"
+    cp -a "$1/$place" "$build/$place"
+    cd "$build/$place/romio"
+    patch_openmpi_romio
+    ./configure FROM_OMPI=yes CC=gcc CFLAGS="-O2 -g -D__EXTENSIONS__" CPPFLAGS="${openmpi_include[*]}" \
+        --enable-grequest-extensions --disable-aio --disable-weak-symbols --disable-f77 --disable-f90 \
+        --with-file-system=ufs+nfs --disable-shared --enable-static --with-pic > configure.log 2>&1 ||
+        fail "ROMIO of Open MPI: configure failed: $(tail -n 1 configure.log)" "see $PWD/configure.log"
+    make -j"$(nproc)" > make.log 2>&1 ||
+        fail "ROMIO of Open MPI: make failed: $(tail -n 1 make.log)" "see $PWD/make.log"
+    cd ../src
+    patch_component
+    for source in *.c; do
+        gcc -O2 -g -fPIC "${openmpi_include[@]}" -I.. -I../romio/include -c "$source"
+    done
+    cd "$root"
+}
+
+openmpi_stamp() {
+    echo "$openmpi_version $({ declare -f patch_openmpi_romio patch_mounts patch_component build_openmpi_romio
+        cat "$mpi/romio/openmpi/ompi_grequestx.h"; } | sha256sum)"
+}
+
+require_openmpi_romio() {
+    [ "$(cat "$romio/stamp-openmpi" 2>/dev/null)" != "$(openmpi_stamp)" ] || return 0
+    rm -rf "${romio:?}"/{build,stamp}-openmpi
+    [ -n "${WEFT_OPENMPI_SOURCE:-}" ] || fetch_source openmpi "$openmpi_version" WEFT_OPENMPI_SOURCE
+    echo "mpi-driver: building ROMIO of Open MPI $openmpi_version (once, a minute or two)" >&2
+    build_openmpi_romio "${WEFT_OPENMPI_SOURCE:-$romio/fetched}"
+    rm -rf "${romio:?}/fetched"
+    openmpi_stamp > "$romio/stamp-openmpi"
+}
+
+build_openmpi_component() {
+    local component=$romio/build-openmpi/ompi/mca/io/romio321 place=$destination/weft-openmpi
+    mkdir -p "$place"
+    compile_driver gcc "-D_GNU_SOURCE -isystem $component/romio/adio/include -isystem $component/romio/include ${openmpi_system[*]}" \
+        "$mpi"/romio/openmpi/glue.c
+    gcc -shared -o "$place/new" "$destination"/objects/*.o "$component"/src/*.o \
+        -Wl,--whole-archive "$component/romio/.libs/libromio_dist.a" -Wl,--no-whole-archive "$binaries/libweft_c.a" \
+        -Wl,-soname,mca_io_romio321.so -Wl,--version-script="$mpi/romio/openmpi/exports.map" \
+        -Wl,--gc-sections -Wl,-z,relro,-z,now,-z,defs,-z,nodelete -Wl,--as-needed \
+        -L"$openmpi/lib" -lmpi -lopen-pal -lgcc_s -lutil -lrt -lpthread -lm -ldl
+    mv "$place/new" "$place/mca_io_romio321.so"
+    cp "$romio/build-openmpi/LICENSE" "$place/"
+}
+
+left_out() { echo "mpi-driver: left out: $1: $2 is not installed" >&2; }
+
 [ -f "$binaries/libweft_c.a" ] || fail "$binaries has no libweft_c.a" "cargo build --release -p weft-c"
-version=${WEFT_MPICH_SOURCE:-$(dpkg-query -W -f '${source:Version}' libmpich12)}
-# HAVE_STATUS_SET_BYTES: a configure of ROMIO alone forgets it, and then statuses stay empty.
-flags="-DHAVE_STATUS_SET_BYTES=1 -DMPIO_Err_create_code=MPIR_Err_create_code"
+require_tools
 exec 9> "$romio/lock"
 flock 9
-require_romio
-build_driver
-echo "$destination/libweft-romio.so"
+cc=$(mpich_compiler)
+if [ -n "$cc" ]; then
+    version=${WEFT_MPICH_SOURCE:-$(dpkg-query -W -f '${source:Version}' libmpich12)}
+    require_romio
+    build_driver
+    echo "$destination/libweft-romio.so"
+else
+    left_out mpich libmpich-dev
+fi
+openmpi=$(openmpi_folder)
+if [ -n "$openmpi" ]; then
+    openmpi_version=${WEFT_OPENMPI_SOURCE:-$(dpkg-query -W -f '${source:Version}' libopenmpi3)}
+    openmpi_include=("-I$openmpi/include" "-I$openmpi/include/openmpi")
+    openmpi_system=("${openmpi_include[@]/#-I/-isystem }")
+    require_openmpi_romio
+    build_openmpi_component
+    echo "$destination/weft-openmpi/mca_io_romio321.so"
+else
+    left_out "Open MPI" libopenmpi-dev
+fi

@@ -24,6 +24,24 @@
 #include <limits.h>
 #include <weft.h>
 
+/* The ROMIO of Open MPI is older: its locks and `dirty_write` are added by scripts/mpi-driver.sh, the rest is here. */
+#ifndef ADIO_IMMEDIATELY_VISIBLE
+#define AD_WEFT_OLD_ROMIO
+#define MPL_MIN ADIOI_MIN
+#define MPL_MAX ADIOI_MAX
+#endif
+
+/* Returns whether MPI_File_sync() is to wait for all ranks: a hint. */
+static inline int ad_weft_is_synchronizing(ADIO_File fd)
+{
+#ifdef AD_WEFT_OLD_ROMIO
+    (void)fd;
+    return 0;
+#else
+    return fd->hints->synchronizing_flush > 0;
+#endif
+}
+
 /* Connection to a file system. One per name, kept until the process exits. */
 struct ad_weft_connection {
     char *name;           /* NULL: the only one that runs */

@@ -85,7 +85,7 @@ void ad_weft_flush(ADIO_File fd, int *error_code)
         *error_code = ad_weft_error("ad_weft_flush", fd->filename, error, NULL);
     else
         fd->dirty_write = 0;
-    if (fd->hints->synchronizing_flush > 0)
+    if (ad_weft_is_synchronizing(fd))
         MPI_Barrier(fd->comm);
 }
 

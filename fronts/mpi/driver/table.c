@@ -15,7 +15,9 @@ static int feature(ADIO_File fd, int flag)
     case ADIO_UNLINK_AFTER_CLOSE:
     case ADIO_TWO_PHASE:
     case ADIO_SCALABLE_RESIZE:
+#ifndef AD_WEFT_OLD_ROMIO
     case ADIO_IMMEDIATELY_VISIBLE:
+#endif
         return 1;
     default: /* ADIO_DATA_SIEVING_WRITES: extent lists make it unnecessary */
         return 0;
