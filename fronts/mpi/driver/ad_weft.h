@@ -156,6 +156,7 @@ struct ad_weft_access {
     struct ad_weft_walk memory, file;
     ADIO_Offset left;        /* bytes ahead of the iterators */
     struct weft_extent kept; /* extent that did not fit into the previous pattern; length 0: none */
+    MPI_Datatype type;       /* of the memory */
 };
 
 /* The part of an access for one library call: `regular` if its count is not 0, else an extent list. */
@@ -170,6 +171,9 @@ struct ad_weft_pattern {
  * Returns 0 or -errno. */
 int ad_weft_begin(struct ad_weft_access *access, ADIO_File fd, const void *buf, int count, MPI_Datatype datatype,
                   int file_ptr_type, ADIO_Offset offset);
+
+/* Ends an access that was started. */
+void ad_weft_end(struct ad_weft_access *access);
 
 /* Fills in the next pattern. Returns 1, 0 at the end of the access, or -ENOMEM. */
 int ad_weft_next(struct ad_weft_access *access, struct ad_weft_pattern *pattern);

@@ -122,6 +122,7 @@ int ad_weft_begin(struct ad_weft_access *access, ADIO_File fd, const void *buf, 
         return 0;
     if (file_size == 0)
         return -EINVAL; /* empty file type */
+    access->type = datatype;
     walk_type(&access->memory, datatype, (ADIO_Offset)(uintptr_t)buf);
     walk_type(&access->file, fd->filetype, fd->disp);
     if (file_ptr_type == ADIO_INDIVIDUAL)
@@ -129,6 +130,18 @@ int ad_weft_begin(struct ad_weft_access *access, ADIO_File fd, const void *buf, 
     else
         walk_view(&access->file, fd->filetype, offset * fd->etype_size);
     return 0;
+}
+
+/* The old ROMIO keeps a flattened type by its handle, which may be another type's later. */
+void ad_weft_end(struct ad_weft_access *access)
+{
+#ifdef AD_WEFT_OLD_ROMIO
+    if (access->memory.starts != NULL && access->memory.starts != &access->memory.single[0])
+        ADIOI_Delete_flattened(access->type);
+    access->memory.starts = NULL;
+#else
+    (void)access;
+#endif
 }
 
 /* Advances the iterators by one extent, which is contiguous in memory and file. */

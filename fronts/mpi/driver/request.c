@@ -188,6 +188,7 @@ static int begin(ADIO_File fd, int is_write, const void *buf, int count, MPI_Dat
         error = submit(fd, is_write, &part, request);
     if (error == 0 && file_ptr_type == ADIO_INDIVIDUAL)
         fd->fp_ind = ad_weft_walk_position(&access.file);
+    ad_weft_end(&access);
     ad_weft_free_pattern(&part);
     return error;
 }

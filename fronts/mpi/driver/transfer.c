@@ -134,6 +134,7 @@ static void strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_
         moved = transfer_locked(fd, is_write, &access);
         if (moved > 0 && file_ptr_type == ADIO_INDIVIDUAL)
             move_pointer(fd, &file, moved);
+        ad_weft_end(&access);
     }
     fd->fp_sys_posn = -1;
     if (moved < 0) {

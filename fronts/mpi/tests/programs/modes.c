@@ -113,8 +113,12 @@ static void deleted_on_close(const char *place)
           MPI_File_open(MPI_COMM_WORLD, in(place, "deleted"), MPI_MODE_RDONLY, MPI_INFO_NULL, &file));
 }
 
+/* Open MPI 4 tells the hints of the program, not those that are used. */
 static void check_hint(MPI_File file, const char *key, const char *expected)
 {
+#ifdef OPEN_MPI
+    return;
+#endif
     MPI_Info used;
     char value[MPI_MAX_INFO_VAL] = "";
     int is_set;
