@@ -23,7 +23,7 @@ c-library: ## Build libweft, weft.h and a pkg-config file, optimized: into PREFI
 	$(CARGO) build --release -p weft-c
 	scripts/c-library.sh $(BINARIES)/release "$(or $(PREFIX),$(BINARIES)/c-library)"
 
-mpi: ## Build the MPI-IO driver for mpich, optimized: into target/mpi (root: with what it needs of apt's packages)
+mpi: ## Build the MPI-IO drivers for the MPIs that are installed, optimized: into target/mpi (none: root gets mpich)
 	$(CARGO) build --release -p weft-c
 	scripts/mpi-driver.sh $(BINARIES)/release $(BINARIES)/mpi
 

@@ -2,7 +2,7 @@
 
     weft mpiexec -n 4 python3 vector.py weft:/vector
 
-Needs mpi4py that was built for mpich: MPICC=mpicc.mpich pip install --no-binary mpi4py mpi4py
+Needs mpi4py. Debian's python3-mpi4py is for Open MPI; for mpich: MPICC=mpicc.mpich pip install --no-binary mpi4py mpi4py
 """
 import sys
 from array import array

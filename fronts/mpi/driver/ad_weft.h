@@ -15,7 +15,8 @@
  *     control.c      size, sync, atomic mode, locks
  *     error.c        errno to MPI error class
  *
- * Not here: ROMIO itself, which scripts/mpi-driver.sh fetches and builds, and its glue to libmpich (../romio/).
+ * Not here: ROMIO itself, which scripts/mpi-driver.sh fetches and builds, and its glue to libmpich and Open MPI
+ * (../romio/). The same sources are compiled for both ROMIOs.
  */
 #ifndef AD_WEFT_H
 #define AD_WEFT_H

@@ -1,0 +1,142 @@
+//! The same with Open MPI: the suite, and programs with the libraries that Debian has built for Open MPI. Each is skipped,
+//! and says so, where what it needs is not installed.
+
+use super::{Ground, NAME, compiler, expect, package, place, run, suite_sources, text};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use weft_mpi::Mpi;
+use weft_tests::command::{binaries, is_installed};
+
+/// Debian's Python, which its packages are for.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// `None`: programs of Open MPI cannot be run.
+fn ground(test: &str) -> Option<Ground> {
+    if !is_installed("mpicc.openmpi") || !is_installed("mpiexec.openmpi") {
+        return None;
+    }
+    place()?;
+    Some(Ground::start(&format!("openmpi-{test}"), ""))
+}
+
+/// `weft mpiexec` by Open MPI, which refuses root and more processes than processors, and binds each to a processor.
+fn mpiexec(ground: &Ground, program: &Path, words: &[&str]) -> Command {
+    let mut command = ground.mpiexec_with(Mpi::OpenMpi, 4, program, words);
+    for name in ["ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"] {
+        command.env(format!("OMPI_{name}"), "1");
+    }
+    command.env("OMPI_MCA_hwloc_base_binding_policy", "none").env("OMPI_MCA_mpi_yield_when_idle", "1");
+    command
+}
+
+fn program(name: &str, sources: &[PathBuf], flags: &[String]) -> PathBuf {
+    let output = place().expect("it is built").join(format!("openmpi-{name}"));
+    run(compiler("mpicc.openmpi", &output, sources).args(flags));
+    output
+}
+
+fn grid() -> PathBuf {
+    program("grid", &[package().join("../../examples/mpi/grid.c")], &[])
+}
+
+/// A program with a library, if that is installed.
+fn with_library(name: &str, library: &str, more: &[&str]) -> Option<PathBuf> {
+    let told = Command::new("pkg-config").args(["--cflags", "--libs", library]).output();
+    let Some(flags) = told.ok().filter(|told| told.status.success()) else {
+        eprintln!("skip: {library} for Open MPI or pkg-config is not installed");
+        return None;
+    };
+    let flags = text(&flags.stdout);
+    let flags: Vec<_> = flags.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect();
+    Some(program(name, &[package().join("tests/alone").join(name).with_extension("c")], &flags))
+}
+
+/// Whether Debian's Python can import these.
+fn python_has(modules: &str) -> bool {
+    let is_there = Command::new(PYTHON).args(["-c", &format!("import {modules}")]).output();
+    let is_there = is_there.is_ok_and(|told| told.status.success());
+    if !is_there {
+        eprintln!("skip: {PYTHON} has no {modules}");
+    }
+    is_there
+}
+
+#[test]
+fn programs_in_c_get_what_mpi_promises() {
+    let Some(ground) = ground("suite") else { return };
+    let suite = program("suite", &suite_sources(), &[]);
+    expect(&mut mpiexec(&ground, &suite, &["weft:/"]), "passed-on holds");
+    let names = ground.up.weft(&["ls", "-a", &format!("{NAME}:/")]);
+    assert!(names.contains("interleaved-alone") && !names.contains("shfp"), "{names}");
+    let layout = ground.up.weft(&["layout", &format!("{NAME}:/striped")]);
+    assert!(layout.contains("128 KiB") && layout.contains('3'), "{layout}");
+    let words = ["weft:mpi:/", "interleaved", "requests", "shared", "made-by-one"];
+    expect(mpiexec(&ground, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");
+}
+
+#[test]
+fn files_with_a_part_for_each_process_keep_the_promises_too() {
+    let Some(ground) = ground("split") else { return };
+    let suite = program("suite-split", &suite_sources(), &[]);
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
+    expect(&mut mpiexec(&ground, &suite, &["weft:/split/"]), "passed-on holds");
+    expect(&mut mpiexec(&ground, &grid(), &["weft:/split/grid", "300"]), "all there");
+    let layout = ground.up.weft(&["layout", &format!("{NAME}:/split/grid")]);
+    assert!(layout.contains("a part for each writer"), "{layout}");
+}
+
+#[test]
+fn libraries_that_debian_has_built_for_open_mpi_work() {
+    let Some(ground) = ground("libraries") else { return };
+    if let Some(hdf5) = with_library("hdf5", "hdf5-openmpi", &[]) {
+        expect(&mut mpiexec(&ground, &hdf5, &["weft:/hdf5.h5"]), "hdf5 holds");
+    }
+    // Its pkg-config file does not say where the headers are.
+    let multiarch = text(&Command::new("gcc").arg("-print-multiarch").output().expect("gcc runs").stdout);
+    let headers = format!("-I/usr/lib/{}/netcdf/mpi/include", multiarch.trim());
+    if let Some(netcdf) = with_library("netcdf", "netcdf-mpi", &[&headers]) {
+        expect(&mut mpiexec(&ground, &netcdf, &["weft:/netcdf.nc"]), "netcdf holds");
+    }
+    let example = |name: &str| package().join("../../examples/mpi").join(name).display().to_string();
+    if python_has("mpi4py") {
+        let words = [&*example("vector.py"), "weft:/vector"];
+        expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "4000 numbers: all there");
+    }
+    if python_has("mpi4py, h5py._debian_h5py_mpi") {
+        let words = [&*example("grid_h5.py"), "weft:/grid.h5"];
+        expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "200 rows: all there");
+    }
+}
+
+/// Files of the machine stay with Open MPI's own MPI-IO. Those below a mount go to the file system; PnetCDF opens them
+/// by open(2), too.
+#[test]
+fn names_lead_to_file_systems_mounts_and_this_machine() {
+    let Some(ground) = ground("names") else { return };
+    let grid = grid();
+    let here = ground.up.directory().join("grid-here").display().to_string();
+    for name in ["weft:/grid", &here] {
+        expect(&mut mpiexec(&ground, &grid, &[name, "300"]), "300 x 300 numbers: all there");
+    }
+    let bytes = std::fs::read(&here).expect("it is a file of this machine");
+    let read = run(ground.up.command(&binaries().join("weft")).args(["cat", &format!("{NAME}:/grid")]));
+    assert!(read.stdout == bytes);
+    let lost = mpiexec(&ground, &grid, &["weft:nothing-of-this-name:/x", "300"]).output().expect("it runs");
+    assert!(!lost.status.success(), "{lost:?}");
+
+    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        eprintln!("skip: mounts: /dev/fuse: {error}");
+        return;
+    }
+    let mount = ground.up.directory().join("mount");
+    std::fs::create_dir(&mount).expect("made");
+    ground.up.weft(&["mount", NAME, &mount.display().to_string()]);
+    let mut by_driver = mpiexec(&ground, &grid, &["mount/12:30", "300"]);
+    let told = expect(by_driver.env("ROMIO_PRINT_HINTS", "1"), "300 x 300 numbers: all there");
+    assert!(text(&told.stdout).contains("value = weft"), "{}", text(&told.stdout));
+    assert!(std::fs::read(mount.join("12:30")).expect("the mount has it") == bytes);
+    if let Some(pnetcdf) = with_library("pnetcdf", "pnetcdf", &[]) {
+        expect(&mut mpiexec(&ground, &pnetcdf, &["mount/pnetcdf.nc"]), "pnetcdf holds");
+    }
+    ground.up.weft(&["umount", &mount.display().to_string()]);
+}
