@@ -1,5 +1,5 @@
-//! The same with Open MPI: the suite, and programs with the libraries that Debian has built for Open MPI. Each is skipped,
-//! and says so, where what it needs is not installed.
+//! The same with Open MPI: the suite, and programs with the libraries that Debian has built for Open MPI. Each is
+//! skipped, and says so, where what it needs is not installed.
 
 use super::{Ground, NAME, compiler, expect, package, place, run, suite_sources, text};
 use std::path::{Path, PathBuf};
