@@ -2,9 +2,9 @@
 //!
 //! The driver is C, in `driver/`: a table of functions for ROMIO, the MPI-IO of mpich, over the C library (`weft.h`).
 //! `romio/` has what ROMIO needs of libmpich or Open MPI when it is built beside it. `scripts/mpi-driver.sh` builds a
-//! shared library of all of them for each MPI ([`Mpi`]). For mpich it is preloaded: its functions `MPI_File_*` replace
-//! those of libmpich, in programs that know nothing of it. For Open MPI it is a component, which is loaded from one more
-//! folder of components. Tests in `tests/` run such programs.
+//! shared library of all of them for each MPI ([`Mpi`]). For mpich it is preloaded: its functions `MPI_File_*`
+//! replace those of libmpich, in programs that know nothing of it. For Open MPI it is a component, which is loaded
+//! from one more folder of components. Tests in `tests/` run such programs.
 //!
 //! Here: where that library is ([`find_driver`]), which launcher starts programs ([`Launcher`]), and with which words
 //! the library gets into their processes ([`Launcher::command`]).
