@@ -65,7 +65,8 @@ static int flags_of(int access_mode, const struct ad_weft_name *name)
     return is_shared_pointer(name) ? flags | O_DIRECT : flags;
 }
 
-/* Opens with hints. Hints are advisory: an invalid layout is dropped. */
+/* Opens with hints. Hints are advisory: a layout is dropped that is invalid, or that comes when other ranks have opened
+ * the file already. */
 static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_name *name, int flags, weft_file_t *file)
 {
     char layout[AD_WEFT_WORDS], rdma[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
@@ -78,7 +79,7 @@ static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_
     if (flags & O_CREAT && *layout != '\0') {
         snprintf(both, sizeof both, "%s %s", layout, rdma);
         int error = weft_openat(root, name->path, flags, mode, both, file);
-        if (error != -EINVAL)
+        if (error != -EINVAL && error != -EBUSY)
             return error;
     }
     return weft_openat(root, name->path, flags, mode, rdma, file);
