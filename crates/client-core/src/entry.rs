@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use weft_protocol::message::shard::DirectoryEntry;
-use weft_protocol::{Attributes, Cookie, InodeNumber, NodeId};
+use weft_protocol::{Attributes, Cookie, InodeNumber, NodeId, ObjectId};
 
 /// An inode, and how long a cache above may keep what is told of it (zero: not at all).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +35,16 @@ pub struct DirectoryListing {
     pub valid: Duration,
     /// [`crate::Files::changes`] when it came.
     pub seen: u64,
+}
+
+/// What the part of one writer has of a split file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartUse {
+    pub object: ObjectId,
+    /// Pieces of the file that lie in it, each as long as it can be.
+    pub pieces: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Where bytes of a file live.

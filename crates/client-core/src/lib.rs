@@ -62,7 +62,7 @@ mod xattrs;
 pub use cache::{Cache, Cached, DirectoryChange, Dropped, KnownXattrs};
 pub use calls::{BUSY_MS_MAX, BUSY_WAIT_US, Caller, Calls};
 pub use data_line::DataLine;
-pub use entry::{DirectoryListing, Entry, Location};
+pub use entry::{DirectoryListing, Entry, Location, PartUse};
 pub use file_objects::{FileObjects, Held};
 pub use file_state::{FileState, Opened};
 pub use files::Files;

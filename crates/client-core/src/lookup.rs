@@ -3,13 +3,14 @@
 
 use crate::cache::{Cached, Changing};
 use crate::calls::Answer;
-use crate::entry::{DirectoryListing, Entry, Location};
+use crate::entry::{DirectoryListing, Entry, Location, PartUse};
 use crate::files::Files;
 use crate::lock::lock;
 use crate::look_ahead::PageAhead;
 use crate::open_inode::OpenInode;
 use crate::shell::Shell;
 use crate::split::SplitFile;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_layout::{SplitPiece, Stripes};
@@ -500,6 +501,26 @@ impl<S: Shell> Files<S> {
         parts.iter().any(|part| cache.is_shared(*part) || cache.permissions(*part, now_ms).is_none())
     }
 
+    async fn split_pieces(&self, who: &Credentials, attributes: &Attributes) -> Result<Vec<SplitPiece<ObjectId>>> {
+        let of = (attributes.inode, &attributes.layout);
+        SplitFile::new(&self.objects, of, None, Arc::new(who.clone())).pieces(&self.objects).await
+    }
+
+    /// The parts of a split file, by object, and what each has of it. [`Error::Invalid`]: the file is not split.
+    pub async fn parts(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<PartUse>> {
+        let attributes = self.attributes(who, inode).await?.attributes;
+        if attributes.layout.epoch().is_none() {
+            return Err(Error::Invalid);
+        }
+        let mut parts = BTreeMap::new();
+        for piece in self.split_pieces(who, &attributes).await? {
+            let Some(object) = piece.part else { continue };
+            let part = parts.entry(object).or_insert(PartUse { object, pieces: 0, bytes: 0 });
+            (part.pieces, part.bytes) = (part.pieces + 1, part.bytes + piece.bytes as u64);
+        }
+        Ok(parts.into_values().collect())
+    }
+
     /// Where the bytes of a file live.
     pub async fn locate(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<Location>> {
         let attributes = self.attributes(who, inode).await?.attributes;
@@ -518,8 +539,7 @@ impl<S: Shell> Files<S> {
             }
         };
         if attributes.layout.epoch().is_some() {
-            let split = SplitFile::new(&self.objects, (inode, &attributes.layout), None, Arc::new(who.clone()));
-            let pieces = split.pieces(&self.objects).await?;
+            let pieces = self.split_pieces(who, &attributes).await?;
             let of =
                 |piece: &SplitPiece<ObjectId>| location(piece.start as u64, piece.bytes as u64, piece.part.as_ref());
             return Ok(pieces.iter().map(of).collect());

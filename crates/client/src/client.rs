@@ -14,7 +14,7 @@ use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use weft_client_core::{
-    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, Placement, Tuning, XattrKey,
+    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, PartUse, Placement, Tuning, XattrKey,
 };
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
@@ -311,6 +311,11 @@ impl Client {
         with_attributes: bool,
     ) -> Result<DirectoryListing> {
         block_on(self.files().read_directory(who, inode, after, entries_max, with_attributes))
+    }
+
+    /// The parts of a split file, and what each has of it. `Error::Invalid`: the file is not split.
+    pub fn parts(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<PartUse>> {
+        block_on(self.files().parts(who, inode))
     }
 
     /// Where the bytes of a file live.

@@ -47,7 +47,7 @@ pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
 pub use space::{FileSystemSpace, StatFs};
 pub use weft_client_core::{
-    Destination, DirectoryListing, Entry, Location, LockRequest, Placement, ReadList, STRIPE_BYTES_UNIT, Setting,
+    Destination, DirectoryListing, Entry, Location, LockRequest, PartUse, Placement, ReadList, STRIPE_BYTES_UNIT, Setting,
     XattrKey, may, parse_layout, stripe_plan,
 };
 pub use weft_protocol as protocol;

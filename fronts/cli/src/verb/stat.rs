@@ -12,7 +12,8 @@ use crate::verb::ls::mode_text;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use weft_protocol::{Attributes, FileKind, Layout, Plan, routing};
+use weft_client::PartUse;
+use weft_protocol::{Attributes, Error, FileKind, Layout, Plan, routing};
 
 const HELP: &str = "\
 --json prints an array with an object per path:
@@ -22,7 +23,8 @@ const HELP: &str = "\
     symlink, else null), link_hex,
   shards (of a directory: those that have its names),
   object (\"NODE:SEQUENCE\", null while nothing was written; of a striped file
-    the first one), node (that holds it, or null)
+    the first one), node (that holds it, or null),
+  parts (of a split file: object, node, bytes and pieces of each writer's)
 Names are bytes. path_hex and link_hex are null where the text is exact; else
 they have the bytes in hexadecimal, and the text has U+FFFD for what is not
 UTF-8.
@@ -68,6 +70,25 @@ struct Described {
     shards: Vec<u16>,
     object: Option<String>,
     node: Option<u16>,
+    parts: Vec<DescribedPart>,
+}
+
+/// A part of a split file, there.
+#[derive(Serialize)]
+struct DescribedPart {
+    object: String,
+    node: u16,
+    bytes: u64,
+    pieces: u64,
+}
+
+/// What was found of a path.
+struct Found {
+    attributes: Attributes,
+    /// What a symbolic link points to.
+    link: Option<Vec<u8>>,
+    /// Of a split file.
+    parts: Vec<PartUse>,
 }
 
 pub fn run(args: &Args) -> Outcome {
@@ -80,8 +101,8 @@ pub fn run(args: &Args) -> Outcome {
     for path in &paths {
         let found = sessions.of(path).and_then(|session| look(args, &session, path));
         match found {
-            Ok((attributes, link)) if args.json => described.push(describe(path, &attributes, link)),
-            Ok((attributes, link)) => answer.bytes(text(path, &attributes, link, &accounts).as_bytes())?,
+            Ok(found) if args.json => described.push(describe(path, found)),
+            Ok(found) => answer.bytes(text(path, &found, &accounts).as_bytes())?,
             Err(failure) => failed.replace(failure).iter().for_each(output::warn),
         }
     }
@@ -93,7 +114,7 @@ pub fn run(args: &Args) -> Outcome {
     failed.map_or(Ok(Ending::Done), Err)
 }
 
-fn look(args: &Args, session: &Session, path: &WeftPath) -> Outcome<(Attributes, Option<Vec<u8>>)> {
+fn look(args: &Args, session: &Session, path: &WeftPath) -> Outcome<Found> {
     let attributes = session.walk(path, args.follow, "stat")?.attributes;
     let link = match attributes.kind {
         FileKind::Symlink => {
@@ -102,7 +123,15 @@ fn look(args: &Args, session: &Session, path: &WeftPath) -> Outcome<(Attributes,
         }
         FileKind::Regular | FileKind::Directory => None,
     };
-    Ok((attributes, link))
+    let parts = match attributes.layout.epoch().filter(|_| attributes.kind == FileKind::Regular) {
+        None => Vec::new(),
+        Some(_) => match session.client.parts(&session.who, attributes.inode) {
+            // Its layout has changed just now, or it is not for this user to read.
+            Err(Error::Invalid | Error::NotPermitted | Error::AccessDenied) => Vec::new(),
+            parts => parts.explain(|| format!("stat {path}"))?,
+        },
+    };
+    Ok(Found { attributes, link, parts })
 }
 
 fn kind_text(kind: FileKind) -> &'static str {
@@ -113,7 +142,7 @@ fn kind_text(kind: FileKind) -> &'static str {
     }
 }
 
-fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> Described {
+fn describe(path: &WeftPath, Found { attributes, link, parts }: Found) -> Described {
     let object = attributes.layout.object();
     let name = JsonName::new(path.to_os_string().as_bytes());
     let link = link.map(|link| JsonName::new(&link));
@@ -137,7 +166,13 @@ fn describe(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>) -> 
         shards: name_shards(attributes),
         object: object.map(|object| object.to_string()),
         node: object.map(|object| object.node().0),
+        parts: parts.iter().map(describe_part).collect(),
     }
+}
+
+fn describe_part(part: &PartUse) -> DescribedPart {
+    let PartUse { object, pieces, bytes } = *part;
+    DescribedPart { object: object.to_string(), node: object.node().0, bytes, pieces }
 }
 
 /// The shards that have the names of a directory.
@@ -171,10 +206,14 @@ fn layout_text(attributes: &Attributes) -> String {
     format!("  layout {layout}\n")
 }
 
-fn text(path: &WeftPath, attributes: &Attributes, link: Option<Vec<u8>>, accounts: &Accounts) -> String {
-    let link = link.map(|link| format!(" -> {}", printable(&link))).unwrap_or_default();
+fn text(path: &WeftPath, Found { attributes, link, parts }: &Found, accounts: &Accounts) -> String {
+    let link = link.as_ref().map(|link| format!(" -> {}", printable(link))).unwrap_or_default();
     let mode = attributes.mode;
     let mut layout = layout_text(attributes);
+    for PartUse { object, pieces, bytes } in parts {
+        let (size, node) = (bytes_text(*bytes), node_name(object.node()));
+        layout.push_str(&format!("    object {object} on {node}: {size} in {pieces} pieces\n"));
+    }
     if attributes.parts.is_some() {
         layout.push_str(&format!("  names on {} shards\n", name_shards(attributes).len()));
     }
@@ -226,13 +265,19 @@ mod tests {
     #[test]
     fn every_field_of_the_json_is_in_the_help() {
         let path = WeftPath { file_system: Some("w".into()), path: b"/a".to_vec() };
-        let value = serde_json::to_value(describe(&path, &attributes(), None)).expect("JSON");
+        let part = PartUse { object: ObjectId::new(NodeId(1), 9), pieces: 2, bytes: 1000 };
+        let found = || Found { attributes: attributes(), link: None, parts: vec![part] };
+        let value = serde_json::to_value(describe(&path, found())).expect("JSON");
         for (field, _) in value.as_object().expect("an object") {
             assert!(HELP.contains(field.as_str()), "{field}");
         }
         assert_eq!((value["node"].as_u64(), value["object"].as_str()), (Some(3), Some("3:7")));
-        let text = text(&path, &attributes(), None, &Accounts::read());
+        for (field, _) in value["parts"][0].as_object().expect("an object") {
+            assert!(HELP.contains(field.as_str()), "{field}");
+        }
+        let text = text(&path, &found(), &Accounts::read());
         assert!(text.starts_with("w:/a\n  regular, 2048 bytes (2.0 KiB), 1 links\n  mode 0640 -rw-r-----,"), "{text}");
         assert!(text.contains("object 3:7 on n03"), "{text}");
+        assert!(text.contains("object 1:9 on n01: 1000 B in 2 pieces"), "{text}");
     }
 }

@@ -125,6 +125,12 @@ fn two_mounts_share_files_with_parts() {
     share(&points[0], &points[1], "split");
     use_by_turns(&points[0], &points[1]);
     let bytes = fs::read(points[0].join("split/shared")).expect("read");
+    // Each mount has a part, and together they have all bytes.
+    let told = ground.json(&["stat", "--json", "e2e:/split/shared"]);
+    let parts = told[0]["parts"].as_array().expect("parts");
+    let sum: u64 = parts.iter().map(|part| part["bytes"].as_u64().expect("bytes")).sum();
+    assert!(parts.len() == 2 && sum <= bytes.len() as u64 && sum > 0, "{told}");
+    assert_eq!(ground.weft(&["stat", "e2e:/split/shared"]).matches(" pieces\n").count(), 2);
     for point in &points {
         ground.weft(&["umount", &point.display().to_string()]);
     }
