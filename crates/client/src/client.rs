@@ -14,7 +14,8 @@ use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use weft_client_core::{
-    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, PartUse, Placement, Tuning, XattrKey,
+    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, PartUse, Placement, Tuning,
+    XattrKey,
 };
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};

@@ -163,7 +163,7 @@ fn describe(path: &WeftPath, Found { attributes, link, parts }: Found) -> Descri
         ctime: calendar::rfc3339(attributes.ctime),
         link,
         link_hex,
-        shards: name_shards(attributes),
+        shards: name_shards(&attributes),
         object: object.map(|object| object.to_string()),
         node: object.map(|object| object.node().0),
         parts: parts.iter().map(describe_part).collect(),
