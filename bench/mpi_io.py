@@ -30,7 +30,7 @@ from table import ratio, table  # noqa: E402
 NAME = "mpi-bench"
 KIB, MIB = 1 << 10, 1 << 20
 # Bytes of a transfer, and of a rank.
-SIZES = {4 * KIB: 8 * MIB, 47_008: 47_008 * 1024, MIB: 64 * MIB, 8 * MIB: 128 * MIB}
+SIZES = {4 * KIB: 2 * MIB, 47_008: 47_008 * 1024, MIB: 64 * MIB, 8 * MIB: 128 * MIB}
 QUICK = {47_008: 47_008 * 256, MIB: 32 * MIB}
 OPERATIONS = ("write", "rewrite", "read")
 
