@@ -116,6 +116,18 @@ impl Ground {
         command
     }
 
+    /// A mount, `mount` in the directory of the test. `None`, with a reason: there can be none.
+    fn mounted(&self) -> Option<PathBuf> {
+        if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            eprintln!("skip: mounts: /dev/fuse: {error}");
+            return None;
+        }
+        let mount = self.up.directory().join("mount");
+        std::fs::create_dir(&mount).expect("made");
+        self.up.weft(&["mount", NAME, &mount.display().to_string()]);
+        Some(mount)
+    }
+
     /// Calls that the shards have served.
     fn calls(&self) -> u64 {
         let told = self.up.weft(&["status", "--json", NAME]);
@@ -256,13 +268,7 @@ fn names_lead_to_file_systems_mounts_and_this_machine() {
 
 /// Paths below a mount go to the file system, not through the kernel; one with a colon, too.
 fn below_a_mount(ground: &Ground, grid: &Path, told: &str, bytes: &[u8]) {
-    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        eprintln!("skip: mounts: /dev/fuse: {error}");
-        return;
-    }
-    let mount = ground.up.directory().join("mount");
-    std::fs::create_dir(&mount).expect("made");
-    ground.up.weft(&["mount", NAME, &mount.display().to_string()]);
+    let Some(mount) = ground.mounted() else { return };
     ground.up.weft(&["mkdir", &format!("{NAME}:/below")]);
     std::os::unix::fs::symlink(mount.join("below"), ground.up.directory().join("link")).expect("made");
     for name in ["mount/below/grid", "mount/./below/12:30", "link/linked"] {

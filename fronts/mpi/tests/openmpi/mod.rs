@@ -124,13 +124,7 @@ fn names_lead_to_file_systems_mounts_and_this_machine() {
     let lost = mpiexec(&ground, &grid, &["weft:nothing-of-this-name:/x", "300"]).output().expect("it runs");
     assert!(!lost.status.success(), "{lost:?}");
 
-    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        eprintln!("skip: mounts: /dev/fuse: {error}");
-        return;
-    }
-    let mount = ground.up.directory().join("mount");
-    std::fs::create_dir(&mount).expect("made");
-    ground.up.weft(&["mount", NAME, &mount.display().to_string()]);
+    let Some(mount) = ground.mounted() else { return };
     let mut by_driver = mpiexec(&ground, &grid, &["mount/12:30", "300"]);
     let told = expect(by_driver.env("ROMIO_PRINT_HINTS", "1"), "300 x 300 numbers: all there");
     assert!(text(&told.stdout).contains("value = weft"), "{}", text(&told.stdout));
