@@ -5,6 +5,7 @@ use super::away::{LONG, Stopped, has_ended};
 use super::hosts::signal;
 use super::{Ground, can_mount, wait_until};
 use serde_json::Value;
+use signal_hook::consts::SIGHUP;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,9 +51,9 @@ impl Mounted {
         stats.any(|stat| stat.contains("(weft-fuse-inval) D"))
     }
 
-    /// The process that guards it. Its command line shows only when it has begun to run.
+    /// The process that guards it, once it no longer ends by a signal.
     fn wait_for_guard(&self) -> u64 {
-        wait_until("the start of the guard", || self.guard().is_some());
+        wait_until("the start of the guard", || self.guard().is_some_and(catches_signals));
         self.guard().expect("it stays")
     }
 
@@ -194,11 +195,21 @@ fn names_that_the_kernel_of_a_killed_mount_knows_are_not_found() {
 /// Whether this process may abort a connection that has no mount point.
 fn can_abort_by_number() -> bool {
     let is_shown = fs::read_dir("/sys/fs/fuse/connections").is_ok_and(|mut shown| shown.next().is_some());
-    let status = fs::read_to_string("/proc/self/status").expect("/proc");
-    let sets = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("capabilities");
     let in_first_namespace = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
-    let is_admin = u64::from_str_radix(sets.trim(), 16).is_ok_and(|sets| sets & 1 << CAP_SYS_ADMIN != 0);
-    is_shown || is_admin && in_first_namespace
+    let capabilities = status_set("self", "CapEff:").expect("/proc");
+    is_shown || capabilities & 1 << CAP_SYS_ADMIN != 0 && in_first_namespace
+}
+
+/// Whether a guard handles SIGHUP, the last of its signals.
+fn catches_signals(pid: u64) -> bool {
+    status_set(&pid.to_string(), "SigCgt:").is_some_and(|caught| caught & 1 << (SIGHUP - 1) != 0)
+}
+
+/// A set of bits that the kernel shows of a process that runs.
+fn status_set(process: &str, key: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let set = status.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(u64::from_str_radix(set.trim(), 16).expect("a set in hexadecimal"))
 }
 
 fn is_running(pid: u64) -> bool {
