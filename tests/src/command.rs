@@ -85,3 +85,14 @@ impl Drop for Up {
         }
     }
 }
+
+/// The environment of a program whose file data go by UCX over TCP on this machine; says so if there is no UCX.
+pub fn by_ucx() -> Option<[(&'static str, &'static str); 3]> {
+    match weft_ucx::Library::get() {
+        Ok(_) => Some([("WEFT_TRANSPORT", "ucx"), ("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")]),
+        Err(error) => {
+            eprintln!("skip: file data by UCX: {error}");
+            None
+        }
+    }
+}

@@ -5,10 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use weft_tests::command::{Up, binaries, is_installed, run};
+use weft_tests::command::{Up, binaries, by_ucx, is_installed, run};
 
-/// File data by UCX over TCP on this machine.
-const UCX: [(&str, &str); 3] = [("WEFT_TRANSPORT", "ucx"), ("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")];
 /// Name of the file system of a test.
 const NAME: &str = "c-library";
 /// Tests of `main.c` that fork: the child's copies of its parent's memory are leaks to a checker of leaks.
@@ -92,9 +90,8 @@ fn c_programs_do_what_they_would_with_files() {
     let sockets = run(file_system.command(&program).env("WEFT_TRANSPORT", "tcp").arg(NAME));
     assert!(String::from_utf8_lossy(&sockets.stdout).ends_with("ends holds\n"));
     // By RDMA, inside this machine.
-    match weft_ucx::Library::get() {
-        Ok(_) => drop(run(file_system.command(&program).envs(UCX).arg(NAME).args(["copies", "registered"]))),
-        Err(error) => println!("skipped: memory that is registered: {error}"),
+    if let Some(ucx) = by_ucx() {
+        run(file_system.command(&program).envs(ucx).arg(NAME).args(["copies", "registered"]));
     }
 }
 

@@ -4,10 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use weft_tests::command::{Up, binaries, is_installed, run};
+use weft_tests::command::{Up, binaries, by_ucx, is_installed, run};
 
-/// File data by UCX over TCP on this machine.
-const UCX: [(&str, &str); 3] = [("WEFT_TRANSPORT", "ucx"), ("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")];
 /// Name of the file system of a test.
 const NAME: &str = "python";
 
@@ -62,9 +60,8 @@ fn the_package_does_what_its_tests_say() {
     let by_tcp = ["test_files.py", "test_locks.py", "test_exports.py"];
     run(command(&file_system, python).args(pytest).args(by_tcp).env("WEFT_TRANSPORT", "tcp"));
     // By RDMA, inside this machine.
-    match weft_ucx::Library::get() {
-        Ok(_) => drop(run(command(&file_system, python).args(pytest).arg("test_memory.py").envs(UCX))),
-        Err(error) => println!("skipped: memory that is registered: {error}"),
+    if let Some(ucx) = by_ucx() {
+        run(command(&file_system, python).args(pytest).arg("test_memory.py").envs(ucx));
     }
 }
 

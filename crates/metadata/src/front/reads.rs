@@ -22,7 +22,7 @@ impl<K: KeyValue> Shard<K> {
                 return self.open_group(call, (*inode, *access, *group));
             }
             ShardRequest::GetParts { inode, group, since, start, end, extra, strided_since, strided_after, own } => {
-                let extra = usize::try_from(*extra).unwrap_or(usize::MAX);
+                let extra = usize::try_from(*extra).expect("usize has 32 bits or more");
                 let (since, start, end, strided_since) = (*since, *start, *end, *strided_since);
                 let wanted = Wanted { since, start, end, extra, strided_since, strided_after: *strided_after };
                 self.parts(call, (*inode, *group), &wanted, *own)
