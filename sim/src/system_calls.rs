@@ -79,8 +79,6 @@ pub struct Programs {
     value: u8,
     /// Names may be used while they are changed.
     races_allowed: bool,
-    /// Files may be opened to append.
-    pub appends: bool,
     /// The latest round of a script that had one call, and a mapping that is there.
     latest: Option<(usize, Call)>,
     mapped: Option<(usize, Handle)>,
@@ -106,18 +104,7 @@ impl Programs {
     /// `races`: names may be used by a call while another one of its round changes them, as in a script of such a run.
     pub fn new(theme: Theme, races: bool) -> Self {
         let (owners, next, race) = (BTreeMap::new(), VecDeque::new(), Race::default());
-        Self {
-            theme,
-            handles: 0,
-            owners,
-            next,
-            race,
-            value: 0,
-            races_allowed: races,
-            appends: true,
-            latest: None,
-            mapped: None,
-        }
+        Self { theme, handles: 0, owners, next, race, value: 0, races_allowed: races, latest: None, mapped: None }
     }
 
     /// The calls of the next round, each with its client.
@@ -333,7 +320,7 @@ impl Programs {
             create,
             exclusive: create && random.one_in(4),
             truncate: access.writes() && random.one_in(5),
-            append: access.writes() && random.one_in(6) && self.appends,
+            append: access.writes() && random.one_in(6),
             direct: random.one_in(8),
         };
         Call::Open { path: self.theme.file_path(random, state), flags, mode: 0o644, handle: self.new_handle() }

@@ -14,6 +14,7 @@ with_each_store! {
     bytes_lie_on_all_nodes_in_turns,
     a_size_reaches_every_object,
     writers_that_share_a_file_see_one_another,
+    appends_of_several_clients_do_not_mix,
 }
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -169,9 +170,6 @@ fn writers_that_share_a_file_see_one_another(stored: Stored) {
         assert_eq!(file.read_at(&mut found, 0), Ok(bytes.len()), "no more than the file has");
         assert!(found[..bytes.len()] == bytes);
     }
-    let appending = open_in(&b, directory, "shared", OpenOptions { append: true, ..BOTH });
-    assert_eq!(appending.write_at(b"end", 0), Err(Error::NotSupported), "nobody knows where the file ends");
-    appending.close().unwrap();
     file_a.close().unwrap();
     file_b.close().unwrap();
     let inode = file_of(&a, directory, "shared");
@@ -185,6 +183,46 @@ fn writers_that_share_a_file_see_one_another(stored: Stored) {
     appending.write_at(b"end", 0).unwrap();
     assert_eq!(appending.size(), Ok(bytes.len() as u64 + 3));
     appending.close().unwrap();
+}
+
+/// What a writer appends: who it is, how often it has, how long this is, and bytes of that.
+fn record(writer: u32, round: u32) -> Vec<u8> {
+    let bytes = [100, 9_000, 150_000, 700_000][(writer + round) as usize % 4];
+    let head = [writer, round, bytes].map(u32::to_le_bytes).concat();
+    [head, pattern(bytes as usize, (writer * 1000 + round) as usize)].concat()
+}
+
+fn appends_of_several_clients_do_not_mix(stored: Stored) {
+    const ROUNDS: u32 = 30;
+    for way in [Way::Auto, Way::Tcp] {
+        let fs = four_nodes(stored);
+        let clients: Vec<_> = (0..3).map(|_| fs.client(way)).collect();
+        let directory = striped_directory(&clients[0]);
+        std::thread::scope(|scope| {
+            for (writer, client) in (0..).zip(&clients) {
+                // Two programs of one client, and one of each other.
+                for half in if writer == 0 { vec![0, 1] } else { vec![2] } {
+                    scope.spawn(move || {
+                        let file = open_in(client, directory, "log", OpenOptions { append: true, ..BOTH });
+                        for round in (0..ROUNDS).filter(|round| half == 2 || round % 2 == half) {
+                            file.write_at(&record(writer, round), 0).unwrap();
+                        }
+                        file.close().unwrap();
+                    });
+                }
+            }
+        });
+        let bytes = contents(&clients[2], file_of(&clients[2], directory, "log"));
+        let mut found = BTreeSet::new();
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            let number = |at: usize| u32::from_le_bytes(left[at..at + 4].try_into().unwrap());
+            let (writer, round) = (number(0), number(4));
+            left = left.strip_prefix(&record(writer, round)[..]).expect("each record is whole");
+            assert!(found.insert((writer, round)), "{writer} has appended {round} once");
+        }
+        assert_eq!(found.len(), 3 * ROUNDS as usize, "by {way:?}");
+    }
 }
 
 fn stripes(width: u16) -> Plan {

@@ -6,7 +6,16 @@ use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use weft_protocol::{InodeNumber, LockOwner, SessionId};
+use weft_protocol::{InodeNumber, LockOwner, RangeLock, SessionId};
+
+/// Ranges to be locked by an owner: all of them or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    pub owner: LockOwner,
+    /// The process, for whoever asks what is in the way of its lock.
+    pub pid: u32,
+    pub locks: Vec<RangeLock>,
+}
 
 /// Locks that an owner may hold in a file.
 struct Held {

@@ -15,26 +15,16 @@
 use crate::calls::{Answer, Calls};
 use crate::files::Files;
 use crate::handle::Handle;
-use crate::link::{ATTEMPTS_MAX, SlotFor};
+use crate::link::SlotFor;
 use crate::lock::lock;
-use crate::lock_table::{Locks, Wait};
+use crate::lock_table::{LockRequest, Locks, Wait};
 use crate::shell::Shell;
 use std::collections::BTreeSet;
 use weft_protocol::message::recall::LockGranted;
 use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Credentials, Error, HeldLock, InodeNumber, LockKind, LockOwner, LockRange, RangeLock, Result, SessionId, ShardId,
-    routing,
+    Error, HeldLock, InodeNumber, LockKind, LockOwner, LockRange, RangeLock, Result, SessionId, ShardId, routing,
 };
-
-/// Ranges to be locked by an owner: all of them or none.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LockRequest {
-    pub owner: LockOwner,
-    /// The process, for whoever asks what is in the way of its lock.
-    pub pid: u32,
-    pub locks: Vec<RangeLock>,
-}
 
 impl<S: Shell> Handle<S> {
     /// The owner of what is locked by this handle itself: all its users are one.
@@ -68,7 +58,7 @@ impl<S: Shell> Files<S> {
     /// Locks what nothing is in the way of; else [`Error::WouldBlock`]. One message.
     pub async fn try_lock(&self, handle: &Handle<S>, request: &LockRequest) -> Result<()> {
         match self.ask_lock(handle, request, None).await? {
-            (LockAnswer::Granted, session) => self.take_grant(handle.open.inode, request.owner, session),
+            (LockAnswer::Granted, session) => self.calls().take_grant(handle.open.inode, request.owner, session),
             (LockAnswer::Queued | LockAnswer::Cancelled, _) => Err(Error::Malformed),
         }
     }
@@ -81,7 +71,7 @@ impl<S: Shell> Files<S> {
         let waiting = Wait { inode, owner, waiter, queued: None, cancelled: false };
         lock(&self.locks().state).waits.insert(wait, waiting);
         let result = match self.ask_lock(handle, request, Some(wait)).await {
-            Ok((LockAnswer::Granted, session)) => self.take_grant(inode, owner, session),
+            Ok((LockAnswer::Granted, session)) => self.calls().take_grant(inode, owner, session),
             Ok((LockAnswer::Queued, session)) => return self.queued(wait, session).await,
             Ok((LockAnswer::Cancelled, _)) => Err(Error::Malformed),
             Err(error) => Err(error),
@@ -109,7 +99,7 @@ impl<S: Shell> Files<S> {
     pub async fn tend_locks(&self) {
         for (inode, owner) in self.locks().closed() {
             // Repeated the next time.
-            let _ = self.unlock_closed_owner(&self.calls().caller.credentials, inode, owner).await;
+            let _ = self.calls().unlock_owner(&self.calls().caller.credentials, inode, owner).await;
         }
         self.end_unreachable_waits().await;
     }
@@ -160,47 +150,20 @@ impl<S: Shell> Files<S> {
 
     /// Unlocks. Without a message if the owner holds nothing. [`Error::SessionEnded`]: its locks were lost before.
     pub async fn unlock(&self, handle: &Handle<S>, owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
-        self.unlock_as(&handle.who, (handle.open.inode, owner), ranges).await
-    }
-
-    async fn unlock_as(
-        &self,
-        who: &Credentials,
-        (inode, owner): (InodeNumber, LockOwner),
-        ranges: &[LockRange],
-    ) -> Result<()> {
-        let Some((session, grants)) = self.locks().grants(inode, owner) else { return Ok(()) };
-        let calls = self.calls();
-        // What was lost with an ended session is unlocked; it may have been granted more since.
-        if session == calls.session.id() {
-            let request = ShardRequest::Unlock { inode, owner, ranges: ranges.to_vec() };
-            calls.call(who, routing::of_inode(inode), request).await?;
-        }
-        let all = (ranges == [LockRange::ALL]).then_some(grants);
-        let is_lost = self.locks().unlocked(inode, owner, all, calls.session.id());
-        if is_lost { Err(Error::SessionEnded) } else { Ok(()) }
+        self.calls().unlock_as(&handle.who, (handle.open.inode, owner), ranges).await
     }
 
     /// Unlocks whatever the owner holds: it has closed the file, by this handle. After an error the client repeats it.
     pub async fn unlock_all(&self, handle: &Handle<S>, owner: LockOwner) -> Result<()> {
         lock(&handle.lock_owners).retain(|other| *other != owner);
-        self.unlock_closed_owner(&handle.who, handle.open.inode, owner).await
-    }
-
-    async fn unlock_closed_owner(&self, who: &Credentials, inode: InodeNumber, owner: LockOwner) -> Result<()> {
-        let Some((_, grants)) = self.locks().grants(inode, owner) else { return Ok(()) };
-        let result = self.unlock_as(who, (inode, owner), &[LockRange::ALL]).await;
-        if !matches!(result, Ok(()) | Err(Error::SessionEnded)) {
-            self.locks().keep_closed(inode, owner, grants);
-        }
-        result
+        self.calls().unlock_owner(&handle.who, handle.open.inode, owner).await
     }
 
     /// Returns a lock that is in the way of this one. One message.
     pub async fn test_lock(&self, handle: &Handle<S>, owner: LockOwner, lock: RangeLock) -> Result<Option<HeldLock>> {
         let inode = handle.open.inode;
         let request = ShardRequest::TestLock { inode, owner, lock };
-        match self.call_with_open(handle, request).await?.answer {
+        match handle.open.call_with_open(&self.objects, &handle.who, request).await?.answer {
             ShardAnswer::LockTested(held) => Ok(held),
             _ => Err(Error::Malformed),
         }
@@ -211,7 +174,7 @@ impl<S: Shell> Files<S> {
         let place = lock(&self.locks().state).waits.get(&granted.wait).map(|wait| (wait.inode, wait.owner));
         // One that was told before, or that its caller gave up.
         let Some((inode, owner)) = place else { return };
-        let taken = || self.take_grant(inode, owner, session);
+        let taken = || self.calls().take_grant(inode, owner, session);
         match granted.result.clone().and_then(|()| taken()) {
             // The end of the session has ended the wait, or will.
             Err(Error::SessionEnded) => {}
@@ -234,52 +197,15 @@ impl<S: Shell> Files<S> {
         request: &LockRequest,
         wait: Option<u64>,
     ) -> Result<(LockAnswer, SessionId)> {
-        let LockRequest { owner, pid, locks } = request.clone();
-        let inode = handle.open.inode;
+        let (inode, owner) = (handle.open.inode, request.owner);
         if self.locks().is_lost(inode, owner) {
             return Err(Error::Device(weft_protocol::error::errno::EIO));
         }
         handle.note_lock_owner(owner);
         if self.locks().is_closed(inode, owner) {
-            self.unlock_closed_owner(&handle.who, inode, owner).await?;
+            self.calls().unlock_owner(&handle.who, inode, owner).await?;
         }
-        let asked = self.call_with_open(handle, ShardRequest::Lock { inode, owner, pid, locks, wait }).await;
-        match asked {
-            Ok(Answer { answer: ShardAnswer::Lock(answer), session, .. }) => Ok((answer, session)),
-            Ok(_) => Err(Error::Malformed),
-            Err(error) => {
-                if self.calls().is_in_doubt(routing::of_inode(inode)) {
-                    // It may be granted without an answer: whoever closes the file unlocks it.
-                    self.locks().granted(inode, owner, self.calls().session.id());
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// A call that the shard answers only to who has the file open: after the end of a session it is opened again.
-    async fn call_with_open(&self, handle: &Handle<S>, request: ShardRequest) -> Result<Answer> {
-        let mut attempts = 0;
-        loop {
-            handle.open.ensure_open(&self.objects).await?;
-            match self.calls().call(&handle.who, routing::of_inode(handle.open.inode), request.clone()).await {
-                Err(Error::BadHandle) if attempts < ATTEMPTS_MAX => attempts += 1,
-                result => return result,
-            }
-        }
-    }
-
-    /// A lock was granted to a session, which may have ended since.
-    fn take_grant(&self, inode: InodeNumber, owner: LockOwner, session: SessionId) -> Result<()> {
-        if session != self.calls().session.id() {
-            return Err(Error::SessionEnded);
-        }
-        self.locks().granted(inode, owner, session);
-        if session != self.calls().session.id() {
-            // The end came between, and did not see this one.
-            self.calls().end_locks(session);
-        }
-        Ok(())
+        handle.open.ask_lock(&self.objects, &handle.who, request, wait).await
     }
 
     /// The request waits at the shard.
@@ -306,7 +232,7 @@ impl<S: Shell> Files<S> {
                 let owner = lock(&self.locks().state).waits.get(&wait).map(|waiting| waiting.owner);
                 // The grant came first.
                 let Some(owner) = owner else { return };
-                self.take_grant(inode, owner, session)
+                self.calls().take_grant(inode, owner, session)
             }
             Ok(_) => Err(Error::Interrupted),
             Err(_) => return self.end_doubtful_wait(wait, Error::Interrupted),

@@ -16,8 +16,8 @@ use std::time::Duration;
 use weft_layout::{SplitPiece, Stripes};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, Name,
-    ObjectId, Result, SessionId, routing,
+    AttributeChanges, Attributes, Cookie, Credentials, Error, FileKind, Grants, InheritedChange, InodeNumber, LeaseKey,
+    Name, ObjectId, Result, SessionId, routing,
 };
 
 /// Bit of a directory's permissions: to look names up in it.
@@ -349,11 +349,28 @@ impl<S: Shell> Files<S> {
     ) -> Result<Attributes> {
         let _in_flight = self.calls().begin_change(Changing::Attributes(inode));
         let open = lock(&self.open).get(inode).cloned();
-        if let Some(open) = open {
-            let changed = open.change(&self.objects, who, request).await;
-            self.used(&open).await;
-            return changed;
+        let changed = match open {
+            Some(open) => {
+                let changed = open.change(&self.objects, who, request).await;
+                self.used(&open).await;
+                changed
+            }
+            None => self.change_closed(who, inode, request).await,
+        };
+        let cuts = matches!(request, ShardRequest::SetAttributes { changes, .. } if changes.size.is_some());
+        if changed.is_err() && cuts {
+            // A striped file may be cut in part. All that know its size were asked to forget it, but for this client.
+            let dropped = {
+                let mut cache = self.calls().session.cache();
+                let stamp = cache.latest_stamp(routing::of_inode(inode));
+                cache.recall(LeaseKey::Attributes(inode), stamp)
+            };
+            self.calls().shell.invalidate(&dropped).await;
         }
+        changed
+    }
+
+    async fn change_closed(&self, who: &Credentials, inode: InodeNumber, request: &ShardRequest) -> Result<Attributes> {
         loop {
             match self.calls().change_for_attributes(who, inode, request.clone()).await {
                 Err(Error::PagesCached) => self.calls().wait_for_pages().await,

@@ -12,10 +12,13 @@
 //! for no lease), and across calls about this inode, which the shard never makes wait for a recall to the session
 //! that sends them.
 
+mod appends;
 mod cause;
 mod copied;
 mod holding;
+mod in_flight;
 mod kernel_use;
+mod locking;
 mod past_pages;
 mod refused;
 mod refused_runs;
@@ -46,7 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
-use weft_protocol::{Attributes, Credentials, Error, InodeNumber, Layout, Result, SessionId, routing};
+use weft_protocol::{Attributes, Credentials, InodeNumber, Layout, Result, SessionId, routing};
 use writes::Target;
 pub use writes::Written;
 pub(crate) use writes::write_failed;
@@ -111,16 +114,6 @@ pub(crate) enum ReadVia<D> {
     Split(Layout),
     /// `size`: the file's, as far as a lease vouches for it.
     Server { objects: FileObjects, size: Option<u64> },
-}
-
-/// A write in flight. Counted until it is dropped, also by a panic.
-struct Flight<'a, S: Shell>(&'a OpenInode<S>);
-
-impl<S: Shell> Drop for Flight<'_, S> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::AcqRel);
-        self.0.state.notify_all();
-    }
 }
 
 impl<S: Shell> OpenInode<S> {
@@ -329,14 +322,15 @@ impl<S: Shell> OpenInode<S> {
     }
 
     /// A write of ranges, each its bytes and an offset; [`OpenInode::write`] makes it again when pages of other kernels
-    /// are in its way. Those of an append, and what may be gathered, are one.
+    /// are in its way. Those of an append, and what may be gathered, are one. `None`: it was to be an append in turn,
+    /// and has to be made again from the beginning.
     async fn write_once(
         &self,
         io: &Objects<S>,
         list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
         pages: bool,
-    ) -> Result<Written> {
+    ) -> Result<Option<Written>> {
         let mut state = self.lock(io).await?;
         while state.draining > 0 {
             drop(self.state.wait(state).await);
@@ -348,14 +342,14 @@ impl<S: Shell> OpenInode<S> {
         let &(bytes, offset) = list.first().expect("a write is of one range at least");
         if list.iter().all(|(bytes, _)| bytes.is_empty()) {
             // Nothing changes, not even the size.
-            return Ok(Written { offset, is_safe: true });
+            return Ok(Some(Written { offset, is_safe: true }));
         }
         state.regain_to_write(io).await?;
         if !state.refused.is_empty() {
             state.send_refused(io).await?;
         }
         if state.known.is_split() {
-            return self.write_split(io, state, list, options).await;
+            return self.write_split(io, state, list, options).await.map(Some);
         }
         // A kernel may be writing the object beside us.
         let exclusive = state.known.is_exclusive() && state.kernel.is_none();
@@ -368,23 +362,23 @@ impl<S: Shell> OpenInode<S> {
         }
         let at_end = options.append && !exclusive;
         if at_end && state.known.is_striped() {
-            // No storage server knows where the file ends.
-            return Err(Error::NotSupported);
+            drop(state);
+            return self.append_in_turn(io, bytes, options).await;
         }
         state.ensure_object(io).await?;
         self.changed();
         if exclusive && let Some(file) = state.descriptor(io, true).await? {
             let is_small = list.len() == 1 && bytes.len() <= io.tuning.small_bytes;
             if !options.direct && is_small && state.known.may_gather() {
-                return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
+                return state.gather(io, bytes, offset).await.map(|()| Some(Written { offset, is_safe: false }));
             }
             state.send_refused(io).await?;
             let target = Target::File { file, call_bytes: state.call_bytes };
-            return self.write_in_flight(io, state, (list, end), options, target).await;
+            return self.write_in_flight(io, state, (list, end), options, target).await.map(Some);
         }
         let is_small = list.len() == 1 && state.is_small(io, bytes.len(), offset, options);
         if exclusive && !options.direct && is_small && state.known.may_gather() {
-            return state.gather(io, bytes, offset).await.map(|()| Written { offset, is_safe: false });
+            return state.gather(io, bytes, offset).await.map(|()| Some(Written { offset, is_safe: false }));
         }
         state.send_refused(io).await?;
         if exclusive && !state.known.object_is_new() {
@@ -392,60 +386,10 @@ impl<S: Shell> OpenInode<S> {
             // The lease covers what a kernel keeps of it.
             let write = ObjectWrite::new((self.inode, state.objects()?), DataOperation::Write, false);
             let target = Target::Object { write, registration: options.registration };
-            return self.write_in_flight(io, state, (list, end), options, target).await;
+            return self.write_in_flight(io, state, (list, end), options, target).await.map(Some);
         }
         let operation = if at_end { DataOperation::Append } else { DataOperation::Write };
-        state.write_now(io, list, operation, options, pages).await
-    }
-
-    /// Makes a write under an exclusive lease without the lock. `end`: of the last range in the file.
-    async fn write_in_flight(
-        &self,
-        io: &Objects<S>,
-        mut state: Guard<'_, S>,
-        (list, end): (&[(&[u8], u64)], u64),
-        options: &OpenOptions<Registration<S>>,
-        mut target: Target<S>,
-    ) -> Result<Written> {
-        if options.direct {
-            state.known.direct_write_begins(end);
-        } else {
-            state.note_written(io, end);
-        }
-        self.in_flight.fetch_add(1, Ordering::AcqRel);
-        state.in_flight += 1;
-        let session = state.known.session();
-        drop(state);
-        let flight = Flight(self);
-        let written = target.write(io, list, options.direct).await;
-        let mut state = self.state.lock().await;
-        state.in_flight -= 1;
-        drop(flight);
-        state.slot = SlotFor::Caller;
-        // Whoever read while the bytes were in flight may have others at hand.
-        self.changed();
-        // If the session ended meanwhile, the write may have raced the next holder; and where that has taken the object
-        // away, this is what to say. Who else held the lock may have noticed the end.
-        state.hold_since(io, session).await?;
-        match written {
-            Ok(Some(object_mtime)) if options.direct => state.known.direct_write_landed(end, object_mtime),
-            Ok(object_mtime) => object_mtime.into_iter().for_each(|time| state.known.object_written(time)),
-            Err(error) => {
-                // It was counted into the size when it began, and a part of it may be there.
-                state.is_unsettled = true;
-                if options.direct {
-                    state.note_written(io, end);
-                }
-                return Err(write_failed(error, options.append, target.may_have_landed()));
-            }
-        }
-        state.known.arrived();
-        // Somebody may have reported the size from before the bytes were there.
-        state.known.landed(end);
-        if state.known.reports_object(options.direct) && !state.commit(io).await? {
-            return Err(Error::NoObject);
-        }
-        Ok(Written { offset: list[0].1, is_safe: options.direct })
+        state.write_now(io, list, operation, options, pages).await.map(Some)
     }
 
     /// A recall to this session, with its stamp: from now on nothing is gathered or trusted, and no descriptor is used;

@@ -101,4 +101,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 37 | group opens: `OpenGroup`, rights of a group, `Renew` names the groups; exported handles |
 /// | 38 | split files: `Layout::Split`, `Plan`; `Publish`, `GetParts` |
 /// | 39 | `GetParts` asks for a range of bytes, and is answered in pages |
-pub const PROTOCOL_VERSION: u8 = 39;
+/// | 40 | `LockKind::Append` |
+pub const PROTOCOL_VERSION: u8 = 40;

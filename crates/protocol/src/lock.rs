@@ -1,7 +1,8 @@
 //! Advisory locks of files, as `fcntl` and `flock` know them.
 //!
 //! A lock belongs to an owner of a session, and ends with either. Two owners are in each other's way where their ranges
-//! overlap and one of the locks is exclusive; `flock` and `fcntl` locks are never in each other's way, as on Linux.
+//! overlap and one of the locks is exclusive; `flock` and `fcntl` locks are never in each other's way, as on Linux, and
+//! nothing is in the way of both those of appends and others.
 
 use serde::{Deserialize, Serialize};
 
@@ -56,12 +57,24 @@ pub enum LockKind {
     /// An open file description, by `fcntl` (`F_OFD_SETLK`) or the client library: no search for deadlocks, since a
     /// thread that waits says nothing of the others that use the description.
     Description,
+    /// An append to a striped file that several clients write: always of [`LockRange::ALL`], and for as long as the
+    /// append takes. Clients lock so for themselves, and no program does.
+    Append,
 }
 
 impl LockKind {
     /// Returns true if locks of the two kinds can be in each other's way.
     pub fn meets(self, other: LockKind) -> bool {
-        (self == LockKind::Flock) == (other == LockKind::Flock)
+        use LockKind::{Append, Description, Flock, Process};
+        match self {
+            Flock | Append => self == other,
+            Process | Description => matches!(other, Process | Description),
+        }
+    }
+
+    /// Returns true if a lock of the kind may be of a part of the file.
+    pub fn has_ranges(self) -> bool {
+        matches!(self, LockKind::Process | LockKind::Description)
     }
 }
 

@@ -235,6 +235,7 @@ every_variant!(lock_kind, LockKind, examples::lock_kinds(), {
     LockKind::Flock => "Flock",
     LockKind::Process => "Process",
     LockKind::Description => "Description",
+    LockKind::Append => "Append",
 });
 every_variant!(lock_mode, LockMode, examples::lock_modes(), {
     LockMode::Shared => "Shared",

@@ -34,8 +34,6 @@ pub(super) struct Inode {
     /// The number that programs were told.
     pub number: Option<u64>,
     pub mtime: Mtime,
-    /// Clients that have opened it.
-    opened_by: BTreeSet<usize>,
     /// Somebody has stored into a mapping: when that counts as a modification is open.
     is_stored: bool,
     /// Clients whose programs were not told yet of bytes that they have lost.
@@ -102,7 +100,6 @@ impl Inode {
             entries: BTreeMap::new(),
             number: None,
             mtime: Mtime::Since(0),
-            opened_by: BTreeSet::new(),
             is_stored: false,
             untold: BTreeSet::new(),
             lossy: BTreeSet::new(),
@@ -386,9 +383,6 @@ impl State {
         if flags.truncate {
             self.cut(id, 0);
         }
-        if self.stripes {
-            self.inode_mut(id).opened_by.insert(client);
-        }
         let owes = self.inode(id).lossy.contains(&client);
         self.open.insert(
             handle,
@@ -513,12 +507,12 @@ impl State {
         Ok(())
     }
 
-    /// Bytes of a file were written. Where several clients write a striped file, a write at a node whose clock is
-    /// behind may leave the time as it was (docs/decisions/0024, "Price").
+    /// Bytes of a file were written. Who writes a striped file without a lease, since others use it or have used it,
+    /// may leave the time as it was, at a node whose clock is behind (docs/decisions/0024, "Price").
     fn modified(&mut self, id: Id) {
         let stripes = self.stripes;
         let inode = self.inode_mut(id);
-        let may_stay = stripes && inode.opened_by.len() > 1 && !matches!(inode.mtime, Mtime::After(_));
+        let may_stay = stripes && !matches!(inode.mtime, Mtime::After(_));
         let seen = inode.mtime.seen();
         inode.mtime = if may_stay { Mtime::Since(seen) } else { Mtime::After(seen) };
     }

@@ -24,8 +24,6 @@ impl World {
         if kind.stripes() {
             world.stripe_root();
             if let Some(run) = &mut world.mounts {
-                // Several clients are refused (decision 0024).
-                run.programs.appends = false;
                 run.history.stripe();
             }
         }

@@ -56,6 +56,8 @@ impl<S: Shell> OpenInode<S> {
         let mut is_again = false;
         loop {
             match self.write_once(io, list, options, pages).await {
+                Ok(Some(written)) => return Ok(written),
+                Ok(None) => {}
                 Err(Error::PagesCached) => io.calls.wait_for_pages().await,
                 Err(Error::NoObject | Error::CapabilityRejected) if !is_again => {
                     self.right_is_void().await;
@@ -65,7 +67,7 @@ impl<S: Shell> OpenInode<S> {
                     self.program_was_told(io).await;
                     return Err(Error::NoSpace);
                 }
-                result => return result,
+                Err(error) => return Err(error),
             }
         }
     }

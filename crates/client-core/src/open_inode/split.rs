@@ -1,6 +1,7 @@
 //! An open inode whose file is split.
 
-use super::{Flight, Guard, OpenInode, State, Written};
+use super::in_flight::Flight;
+use super::{Guard, OpenInode, State, Written};
 use crate::objects::{Objects, Registration};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;

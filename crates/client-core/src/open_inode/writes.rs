@@ -12,7 +12,7 @@ use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
 use std::sync::Arc;
-use weft_protocol::data::DataOperation;
+use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::error::errno;
 use weft_protocol::{Error, Result, Timestamp};
 
@@ -157,17 +157,7 @@ impl<S: Shell> State<S> {
             let written = io.write_ranges(&mut write, list, options.registration).await;
             match written.map_err(|error| write_failed(error, options.append, write.may_have_landed)) {
                 Ok(reply) => {
-                    self.hold(io).await?;
-                    self.known.arrived();
-                    if options.direct && self.known.is_exclusive() {
-                        self.known.direct_write_landed(reply.size, reply.mtime);
-                    } else {
-                        self.note_written(io, reply.size);
-                        self.known.object_written(reply.mtime);
-                    }
-                    if !self.known.reports_object(options.direct)
-                        || self.commit(io).await.inspect_err(|_| self.write_not_reported(io))?
-                    {
+                    if self.write_landed(io, &reply, options).await? {
                         let (bytes, offset) = list[0];
                         let offset = if at_end { reply.size - bytes.len() as u64 } else { offset };
                         return Ok(Written { offset, is_safe: options.direct || !self.known.is_exclusive() });
@@ -176,21 +166,46 @@ impl<S: Shell> State<S> {
                 Err(Error::NoObject | Error::CapabilityRejected) if attempt == 0 && !self.known.object_is_new() => {}
                 // Nothing of it is there.
                 Err(Error::PagesCached) => return self.hold(io).await.and(Err(Error::PagesCached)),
-                Err(error) => {
-                    // A part of it may be there, and the object longer.
-                    self.is_unsettled = true;
-                    self.known.changed_unseen();
-                    self.hold(io).await?;
-                    if self.known.object_is_new() && self.commit(io).await.is_err() {
-                        self.write_not_reported(io);
-                    }
-                    return Err(error);
-                }
+                Err(error) => return Err(self.write_broke(io, error).await),
             }
             self.known.open_anew();
             self.regain(io).await?;
         }
         Err(Error::NoObject)
+    }
+
+    /// A write is at the server. `false`: into an object that is not the file's after all.
+    pub async fn write_landed(
+        &mut self,
+        io: &Objects<S>,
+        reply: &DataReply,
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<bool> {
+        self.hold(io).await?;
+        self.known.arrived();
+        if options.direct && self.known.is_exclusive() {
+            self.known.direct_write_landed(reply.size, reply.mtime);
+        } else {
+            self.note_written(io, reply.size);
+            self.known.object_written(reply.mtime);
+        }
+        if !self.known.reports_object(options.direct) {
+            return Ok(true);
+        }
+        self.commit(io).await.inspect_err(|_| self.write_not_reported(io))
+    }
+
+    /// A write has failed, and a part of it may be there, and the object longer. Returns what to say.
+    pub async fn write_broke(&mut self, io: &Objects<S>, error: Error) -> Error {
+        self.is_unsettled = true;
+        self.known.changed_unseen();
+        if let Err(ended) = self.hold(io).await {
+            return ended;
+        }
+        if self.known.object_is_new() && self.commit(io).await.is_err() {
+            self.write_not_reported(io);
+        }
+        error
     }
 }
 

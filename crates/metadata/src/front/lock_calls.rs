@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::LOCK_RANGES_MAX;
 use weft_protocol::message::recall::LockGranted;
 use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardRequest};
-use weft_protocol::{Error, FileKind, InodeNumber, LeaseKey, LockKind, LockOwner, LockRange, Result, SessionId};
+use weft_protocol::{Error, FileKind, InodeNumber, LeaseKey, LockOwner, LockRange, Result, SessionId};
 
 /// The end of a wait is told again after this time, milliseconds.
 const RESEND_MS: u64 = 1000;
@@ -165,7 +165,7 @@ impl<K: KeyValue> Shard<K> {
 }
 
 fn check_ranges(owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
-    let are_of_kind = owner.kind != LockKind::Flock || ranges == [LockRange::ALL];
+    let are_of_kind = owner.kind.has_ranges() || ranges == [LockRange::ALL];
     let are_valid = (1..=LOCK_RANGES_MAX).contains(&ranges.len()) && ranges.iter().all(|range| range.is_valid());
     if are_of_kind && are_valid { Ok(()) } else { Err(Error::Invalid) }
 }

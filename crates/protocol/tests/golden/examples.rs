@@ -152,7 +152,7 @@ pub fn file_kinds() -> Vec<FileKind> {
 }
 
 pub fn lock_kinds() -> Vec<LockKind> {
-    vec![LockKind::Flock, LockKind::Process, LockKind::Description]
+    vec![LockKind::Flock, LockKind::Process, LockKind::Description, LockKind::Append]
 }
 
 pub fn lock_modes() -> Vec<LockMode> {

@@ -82,6 +82,31 @@ fn share(one: &Path, other: &Path, directory: &str) {
     assert!(found.iter().all(|byte| *byte == 0), "nothing of before comes back");
     drop((a, b));
     assert_eq!(fs::read(&there).expect("read").len(), 3 * STRIPE);
+    append_together(&here, &there);
+}
+
+/// Programs of both mounts append to one log at the same time: each line is whole.
+fn append_together(here: &Path, there: &Path) {
+    const LINES: usize = 40;
+    fs::write(here, "").expect("cut");
+    std::thread::scope(|scope| {
+        for (path, letter) in [(here, 'a'), (there, 'b')] {
+            scope.spawn(move || {
+                let mut log = fs::OpenOptions::new().append(true).open(path).expect("opened");
+                for line in 0..LINES {
+                    let text = format!("{letter}{line} {}\n", letter.to_string().repeat(5000));
+                    log.write_all(text.as_bytes()).expect("appended");
+                }
+            });
+        }
+    });
+    let [text, same] = [here, there].map(|path| fs::read_to_string(path).expect("read"));
+    assert!(text == same);
+    let mut lines: Vec<_> = text.lines().collect();
+    assert!(lines.iter().all(|line| line.len() > 5000 && line.ends_with(&line[..1].repeat(5000))));
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), 2 * LINES);
 }
 
 fn run(command: &mut Command) {
