@@ -16,8 +16,9 @@ else
     from="the sources"
 fi
 first=$((16#${commit:0:8} * 1000))
-${CARGO:-cargo} build -q --release -p weft-sim
-sim=${CARGO_TARGET_DIR:-target}/release/weft-sim
+# What `make test` has built is optimized enough, and is there already.
+${CARGO:-cargo} build -q -p weft-sim
+sim=${CARGO_TARGET_DIR:-target}/debug/weft-sim
 echo "new seeds, from $first on (derived from $from)"
 failed=
 for kind in "${kinds[@]}"; do
