@@ -311,8 +311,9 @@ impl World {
             repeats: call.repeats.clone(),
         };
         // A call that is sent again brings a new token; the shard answers by the newest, unless it refuses the
-        // session now: what it carries through all the same it answers by the one that it has.
-        if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session)) {
+        // session now, or all calls while it is frozen: what it carries through afterwards it answers by the one that
+        // it has.
+        if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session) || shard.is_frozen()) {
             let is_same = |other: &Pending| (other.call.shard, other.origin()) == identity;
             self.tokens.retain(|_, other| !is_same(other));
         }
