@@ -82,8 +82,10 @@ test-rdma: ## RDMA over two soft-RoCE devices, in a guest machine that this make
 	    "$$(newest rdma)" "env UCX_IB_REG_METHODS=direct $$(newest hostile) rdma::"
 
 test-mpi: mpi build ## ROMIO's own test programs over Weft, 4 processes on 4 nodes; LARGE=1: also those of many GB
-	for layout in --placement=home --split; do LAYOUT=$$layout scripts/mpi-romio-tests.sh \
-	    $(BINARIES)/release $(BINARIES)/mpi $(BINARIES)/mpi/romio || exit 1; done
+	for layout in --placement=home --split; do for mpi in mpich openmpi; do \
+	    command -v mpicc.$$mpi >/dev/null || { echo "skip: mpicc.$$mpi is not installed"; continue; }; \
+	    LAYOUT=$$layout scripts/mpi-romio-tests.sh $$mpi $(BINARIES)/release $(BINARIES)/mpi $(BINARIES)/mpi/romio \
+	        || exit 1; done; done
 
 # Tests that mount need fusermount3 or root, those of RDMA libucp, those of the Python package venv, those of MPI-IO mpich
 # and the sources that Debian has of it. What is missing is installed where that can be done, else those tests say why they

@@ -53,28 +53,12 @@ require_tools() {
 }
 
 # fetch_source PACKAGE VERSION VARIABLE: fetches the sources of exactly what is installed into $romio/fetched, because the
-# library and ROMIO share structures. VARIABLE names them instead. Debian's images list no sources; so the lists are our
-# own, made of those that apt has.
+# library and ROMIO share structures. VARIABLE names them instead.
 fetch_source() {
-    local package=$1 version=$2 variable=$3 apt=$romio/apt file
-    echo "mpi-driver: fetching the sources of $package $version" >&2
-    mkdir -p "$romio"
-    rm -rf "${romio:?}"/{apt,fetched,"$package"*}
-    mkdir -p "$apt/sources" "$apt/lists/partial" "$apt/archives/partial"
-    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-        [ ! -f "$file" ] || sed -n 's/^deb /deb-src /p' "$file" >> "$apt/sources/weft.list"
-    done
-    for file in /etc/apt/sources.list.d/*.sources; do
-        [ ! -f "$file" ] || sed 's/^Types:.*/Types: deb-src/' "$file" > "$apt/sources/$(basename "$file")"
-    done
-    local options=(-qq -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt/sources"
-        -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt" -o APT::Sandbox::User=)
-    (cd "$romio" && apt-get "${options[@]}" update && apt-get "${options[@]}" source "$package=$version") \
-        > "$romio/fetch.log" 2>&1 ||
-        fail "$package $version: apt-get source failed: $(tail -n 1 "$romio/fetch.log")" \
-            "see $romio/fetch.log, or set $variable to the sources of $package"
-    mv "$romio/$package"-*/ "$romio/fetched"
-    rm -rf "${romio:?}"/{apt,"$package"*}
+    local failure
+    echo "mpi-driver: fetching the sources of $1 $2" >&2
+    failure=$("$root/scripts/debian-source.sh" "$1" "$2" "$romio/fetched" 2>&1) ||
+        fail "$failure" "see $romio/fetched.log, or set $3 to the sources of $1"
 }
 
 # edit FILE SCRIPT: one that changes nothing means another ROMIO than the script knows.
