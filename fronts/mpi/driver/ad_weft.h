@@ -32,17 +32,6 @@
 #define MPL_MAX ADIOI_MAX
 #endif
 
-/* Returns whether MPI_File_sync() is to wait for all ranks: a hint. */
-static inline int ad_weft_is_synchronizing(ADIO_File fd)
-{
-#ifdef AD_WEFT_OLD_ROMIO
-    (void)fd;
-    return 0;
-#else
-    return fd->hints->synchronizing_flush > 0;
-#endif
-}
-
 /* Connection to a file system. One per name, kept until the process exits. */
 struct ad_weft_connection {
     char *name;           /* NULL: the only one that runs */
@@ -81,6 +70,12 @@ int ad_weft_error(const char *where, const char *name, int error, const char *te
 
 /* The same for a failed weft_connect(), whose -ENOENT does not mean the file. */
 int ad_weft_connect_error(const char *where, const char *name, int error, const char *text);
+
+/* Agrees on the result of a collective call, 0 or -errno: returns the least of all ranks'. Waits for all ranks. */
+int ad_weft_agree(ADIO_File fd, int error);
+
+/* Returns the MPI error code for an agreed error; `own` is this rank's result. */
+int ad_weft_agreed_error(const char *where, const char *name, int own, int agreed);
 
 /* ---- name.c ---- */
 

@@ -75,18 +75,17 @@ void ad_weft_fcntl(ADIO_File fd, int flag, ADIO_Fcntl_t *argument, int *error_co
 }
 
 /* Syncs what this process has written. Of a split file a process that has written nothing sees from now on what others
- * have synced. */
+ * have synced. Collective. */
 void ad_weft_flush(ADIO_File fd, int *error_code)
 {
     int is_due = fd->is_open && (fd->dirty_write || ad_weft_file(fd)->is_split);
     int error = is_due ? weft_fsync(ad_weft_file(fd)->file) : 0;
+    int agreed = ad_weft_agree(fd, error);
     *error_code = MPI_SUCCESS;
-    if (error < 0)
-        *error_code = ad_weft_error("ad_weft_flush", fd->filename, error, NULL);
-    else
+    if (error == 0)
         fd->dirty_write = 0;
-    if (ad_weft_is_synchronizing(fd))
-        MPI_Barrier(fd->comm);
+    if (agreed < 0)
+        *error_code = ad_weft_agreed_error("ad_weft_flush", fd->filename, error, agreed);
 }
 
 /* Collective: one rank truncates and broadcasts the result. Of a split file all ranks have published before, so that
@@ -98,15 +97,16 @@ void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
         char text[AD_WEFT_TEXT];
     } result = {0, ""};
     int rank, root = fd->hints->ranklist[0];
-    int error = ad_weft_publish(fd);
+    int error = ad_weft_publish(fd), agreed = 0;
     MPI_Comm_rank(fd->comm, &rank);
-    if (ad_weft_file(fd)->is_split)
-        MPI_Barrier(fd->comm);
+    if (ad_weft_file(fd)->is_split && (agreed = ad_weft_agree(fd, error)) < 0) {
+        *error_code = ad_weft_agreed_error("ad_weft_resize", fd->filename, error, agreed);
+        return;
+    }
     if (rank == root && (result.error = weft_ftruncate(ad_weft_file(fd)->file, size)) < 0)
         snprintf(result.text, sizeof result.text, "%s", weft_strerror(result.error));
     MPI_Bcast(&result, (int)sizeof result, MPI_BYTE, root, fd->comm);
-    if (error == 0)
-        error = ad_weft_publish(fd);
+    error = ad_weft_publish(fd);
     *error_code = MPI_SUCCESS;
     if (error < 0)
         *error_code = ad_weft_error("ad_weft_resize", fd->filename, error, NULL);

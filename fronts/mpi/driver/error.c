@@ -2,9 +2,14 @@
  *
  * ADIOI_Err_create_code() maps errno values that have an error class. For the others it only has strerror(); here
  * MPI_ERR_IO carries the text of weft_strerror(), which names the node that did not answer or the key that was refused.
- * */
+ *
+ * Collective calls that wait for all ranks anyway (open, sync, close, set_size, reads of split files) fail at every rank
+ * if they fail at one, so that all ranks make the same calls afterwards. A collective write of a split file does not
+ * wait: its error is the rank's own, and what it could not publish is agreed on by the next sync or close. */
 #include "ad_weft.h"
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int class, const char *generic,
                          const char *specific, ...);
@@ -39,4 +44,20 @@ int ad_weft_error(const char *where, const char *name, int error, const char *te
 int ad_weft_connect_error(const char *where, const char *name, int error, const char *text)
 {
     return -error == EACCES ? ADIOI_Err_create_code(where, name, EACCES) : io_error(where, error, text);
+}
+
+int ad_weft_agree(ADIO_File fd, int error)
+{
+    int agreed;
+    MPI_Allreduce(&error, &agreed, 1, MPI_INT, MPI_MIN, fd->comm);
+    return agreed;
+}
+
+int ad_weft_agreed_error(const char *where, const char *name, int own, int agreed)
+{
+    char text[AD_WEFT_TEXT];
+    if (own == agreed)
+        return ad_weft_error(where, name, own, NULL);
+    snprintf(text, sizeof text, "at another process: %s", strerror(-agreed));
+    return ad_weft_error(where, name, agreed, text);
 }

@@ -243,6 +243,7 @@ void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
     fd->fd_sys = -1;
     fd->fd_direct = -1;
     fd->access_mode = access_mode;
+    fd->shared_fp_fname = NULL;
     open_and_broadcast(fd, rank, access_mode, result, handle, processes == 1);
     *error_code = MPI_SUCCESS;
     if (result->error < 0) {
@@ -273,6 +274,13 @@ void ad_weft_open(ADIO_File fd, int *error_code)
     ADIOI_Free(result);
 }
 
+/* Returns whether all ranks have opened the file, and so close it together: ROMIO names the file of the shared pointer
+ * after that. If the open fails at one rank, only the others close. */
+static int is_open_everywhere(ADIO_File fd)
+{
+    return fd->shared_fp_fname != NULL;
+}
+
 /* Reports write-back errors. A split file is complete when any rank returns. */
 void ad_weft_close(ADIO_File fd, int *error_code)
 {
@@ -280,14 +288,14 @@ void ad_weft_close(ADIO_File fd, int *error_code)
     *error_code = MPI_SUCCESS;
     if (open == NULL)
         return;
-    int published = ad_weft_publish(fd);
-    if (open->is_split)
-        MPI_Barrier(fd->comm);
-    int error = weft_close(open->file);
-    if (error == 0)
-        error = published;
-    if (error < 0)
-        *error_code = ad_weft_error("ad_weft_close", fd->filename, error, NULL);
+    int is_last = !open->is_split; /* whether the close itself is what can fail */
+    int error = is_last ? weft_close(open->file) : ad_weft_publish(fd);
+    int agreed = is_open_everywhere(fd) ? ad_weft_agree(fd, error) : error;
+    int closed = is_last ? 0 : weft_close(open->file);
+    if (agreed < 0)
+        *error_code = ad_weft_agreed_error("ad_weft_close", fd->filename, error, agreed);
+    else if (closed < 0)
+        *error_code = ad_weft_error("ad_weft_close", fd->filename, closed, NULL);
     ADIOI_Free(open);
     fd->fs_ptr = NULL;
 }

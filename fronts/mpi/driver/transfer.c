@@ -175,13 +175,12 @@ void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatyp
 static int share_writes(ADIO_File fd)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
-    int written = open->has_written, any;
     if (fd->access_mode & ADIO_RDONLY)
         return 0;
-    int error = written ? ad_weft_publish(fd) : 0;
-    MPI_Allreduce(&written, &any, 1, MPI_INT, MPI_MAX, fd->comm);
+    int own[] = {open->has_written ? ad_weft_publish(fd) : 0, -open->has_written}, all[2];
+    MPI_Allreduce(own, all, 2, MPI_INT, MPI_MIN, fd->comm);
     open->has_written = 0;
-    return error == 0 && any ? ad_weft_publish(fd) : error;
+    return all[0] == 0 && all[1] < 0 ? ad_weft_publish(fd) : all[0];
 }
 
 static void read_shared(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
