@@ -128,11 +128,17 @@ impl Ground {
         Some(mount)
     }
 
+    /// Numbers of this name in what `weft status` tells of the nodes, in their order.
+    fn status(&self, name: &str) -> Vec<u64> {
+        let told = self.up.weft(&["status", "--json", NAME]);
+        let prefix = format!("\"{name}\": ");
+        let numbers = told.lines().filter_map(|line| line.trim().strip_prefix(&prefix));
+        numbers.map(|number| number.trim_end_matches(',').parse().expect("a number")).collect()
+    }
+
     /// Calls that the shards have served.
     fn calls(&self) -> u64 {
-        let told = self.up.weft(&["status", "--json", NAME]);
-        let counts = told.lines().filter_map(|line| line.trim().strip_prefix("\"calls\": "));
-        counts.map(|count| count.trim_end_matches(',').parse::<u64>().expect("a count")).sum()
+        self.status("calls").iter().sum()
     }
 }
 
@@ -315,6 +321,61 @@ fn a_process_of_another_user_opens_the_file_itself() {
 fn a_full_store_is_no_space_to_each_process() {
     let Some(ground) = Ground::of_size("full", ":64MiB") else { return };
     expect(&mut ground.mpiexec(4, &alone("faults"), &["weft:/full", "full"]), "as expected");
+}
+
+/// With either MPI: children of processes, and a node that is full.
+fn children_and_a_full_node_are_survived(ground: &Ground, mpiexec: impl Fn(&[&str]) -> Command) {
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/parts")]);
+    for words in [["weft:/forked", "forked"], ["weft:/parts/forked", "forked"], ["weft:/parts/one-full", "one-full"]] {
+        expect(&mut mpiexec(&words), "as expected");
+    }
+}
+
+#[test]
+fn children_and_a_full_node_are_survived_by_programs() {
+    let Some(ground) = Ground::of_size("survived", ":256MiB") else { return };
+    let faults = alone("faults");
+    children_and_a_full_node_are_survived(&ground, |words| ground.mpiexec(4, &faults, words));
+}
+
+/// With either MPI: a node is killed while programs use files.
+fn a_lost_node_is_survived(ground: &Ground, mpiexec: impl Fn(&[&str]) -> Command) {
+    // The first node has the shard of the root directory, and of its files.
+    ground.up.weft(&["layout", "--split", &format!("{NAME}:/")]);
+    let told = expect(&mut mpiexec(&["weft:/lost", "lost", &ground.status("pid")[3].to_string()]), "as expected");
+    eprint!("{}", text(&told.stdout));
+    expect(&mut mpiexec(&["weft:/forked", "forked"]), "as expected");
+}
+
+#[test]
+fn a_lost_node_is_survived_by_programs() {
+    let Some(ground) = Ground::new("lost") else { return };
+    let faults = alone("faults");
+    a_lost_node_is_survived(&ground, |words| ground.mpiexec(4, &faults, words));
+}
+
+/// mpich's messages and the driver's data both go by UCX, in the same processes.
+#[test]
+fn ucx_is_shared_with_mpi() {
+    let Some(ground) = Ground::new("ucx") else { return };
+    data_goes_by_ucx(&ground, |words| ground.mpiexec(3, &suite(), words));
+}
+
+fn data_goes_by_ucx(ground: &Ground, mpiexec: impl Fn(&[&str]) -> Command) {
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
+    for place in ["weft:/", "weft:/split/"] {
+        let words = [place, "interleaved", "requests", "shared", "made-by-one"];
+        let mut by_ucx = mpiexec(&words);
+        by_ucx.envs([("WEFT_TRANSPORT", "ucx"), ("WEFT_UCX_TLS", "tcp"), ("WEFT_UCX_NET_DEVICES", "lo")]);
+        let told = by_ucx.output().expect("it runs");
+        if text(&told.stderr).contains("libucp") {
+            eprintln!("skip: libucp is not installed: {}", text(&told.stderr));
+            return;
+        }
+        assert!(text(&told.stdout).contains("shared holds"), "{told:?}");
+    }
+    let moved = [ground.status("puts"), ground.status("gets")].map(|counts| counts.iter().sum::<u64>());
+    assert!(moved[0] > 0 && moved[1] > 0, "{moved:?}");
 }
 
 #[test]

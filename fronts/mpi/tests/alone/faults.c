@@ -1,19 +1,31 @@
 /* Programs that go wrong: faults FILE WHAT
- *     killed    process 1 dies between its write and its close
- *     full      all write until there is no space
- *     refused   the file is below a read-only mount
- *     denied    process 0 has a key of a user who may read the file only */
+ *     killed     process 1 dies between its write and its close
+ *     full       all write until there is no space
+ *     one-full   process 1 writes to a split file until there is no space, the others go on
+ *     lost PID   process 0 kills a node between two writes
+ *     forked     children of the processes call MPI-IO, and exit
+ *     refused    the file is below a read-only mount
+ *     denied     process 0 has a key of a user who may read the file only */
 #include "../programs/suite.h"
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+enum { MIB = 1 << 20 };
+/* Bytes between the processes' own places in a file. */
+static const MPI_Offset SEGMENT = 2 * MIB;
 
 int rank, processes;
 
 static int class_of(int code)
 {
-    int class = MPI_SUCCESS;
-    if (code != MPI_SUCCESS)
-        MPI_Error_class(code, &class);
+    int class = MPI_SUCCESS, length;
+    char text[MPI_MAX_ERROR_STRING];
+    if (code == MPI_SUCCESS)
+        return class;
+    MPI_Error_class(code, &class);
+    MPI_Error_string(code, text, &length);
+    fprintf(stderr, "process %d: %s\n", rank, text);
     return class;
 }
 
@@ -58,21 +70,144 @@ static void full(MPI_File file)
     free(bytes);
 }
 
+static int written(MPI_File file, MPI_Offset offset, char *bytes, int value)
+{
+    memset(bytes, value, MIB);
+    return class_of(MPI_File_write_at(file, offset, bytes, MIB, MPI_BYTE, MPI_STATUS_IGNORE));
+}
+
+/* Returns the class of a read of a MiB, whose bytes have to be this value. */
+static int read_back(MPI_File file, MPI_Offset offset, char *bytes, int value)
+{
+    MPI_Status status;
+    int moved, class = class_of(MPI_File_read_at(file, offset, bytes, MIB, MPI_BYTE, &status));
+    if (class != MPI_SUCCESS)
+        return class;
+    MPI_Get_count(&status, MPI_BYTE, &moved);
+    CHECK(moved == MIB);
+    for (int at = 0; at < MIB; at++)
+        CHECK(bytes[at] == value);
+    return class;
+}
+
+/* All processes get the same class. */
+static int agreed(int class)
+{
+    int least, most;
+    MPI_Allreduce(&class, &least, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    MPI_Allreduce(&class, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    CHECK(least == most);
+    return class;
+}
+
+/* The others have written before there is no space: they may have the same node. */
+static void one_full(MPI_File file)
+{
+    enum { MANY = 256 };
+    MPI_Offset own = rank * SEGMENT, more = processes * SEGMENT;
+    char *bytes = calloc(1, MIB);
+    int class = MPI_SUCCESS, index = 0;
+    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (; rank == 1 && index < MANY && class == MPI_SUCCESS; index++)
+        class = written(file, more + (MPI_Offset)index * MIB, bytes, 1 + rank);
+    CHECK(rank != 1 || class == MPI_ERR_NO_SPACE);
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(written(file, own, bytes, 11 + rank) == MPI_SUCCESS);
+    CHECK(agreed(class_of(MPI_File_sync(file))) == MPI_SUCCESS);
+    for (int other = 0; other < processes; other++)
+        CHECK(read_back(file, other * SEGMENT, bytes, 11 + other) == MPI_SUCCESS);
+    for (int before = 0; rank == 1 && before < index - 1; before++)
+        CHECK(read_back(file, more + (MPI_Offset)before * MIB, bytes, 1 + rank) == MPI_SUCCESS);
+    CHECK(agreed(class_of(MPI_File_close(&file))) == MPI_SUCCESS);
+    free(bytes);
+}
+
+/* What lay on the node is lost. Nobody waits for ever, collective calls fail at all processes or at none, and new files
+ * can be made. */
+static void lost(MPI_File file, const char *name, const char *node)
+{
+    MPI_Offset own = rank * SEGMENT;
+    char *bytes = calloc(1, MIB), again[512];
+    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0)
+        CHECK(kill(atoi(node), SIGKILL) == 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    int class = written(file, own + MIB, bytes, 1 + rank);
+    CHECK(class == MPI_SUCCESS || class == MPI_ERR_IO);
+    class = agreed(class_of(MPI_File_sync(file)));
+    CHECK(class == MPI_SUCCESS || class == MPI_ERR_IO);
+    int readable = 0;
+    for (int other = 0; other < processes; other++) {
+        class = read_back(file, other * SEGMENT, bytes, 1 + other);
+        CHECK(class == MPI_SUCCESS || class == MPI_ERR_IO);
+        readable += class == MPI_SUCCESS;
+    }
+    agreed(class_of(MPI_File_close(&file)));
+    snprintf(again, sizeof again, "%s-again", name);
+    CHECK(opened(again, MPI_MODE_CREATE | MPI_MODE_RDWR, &file) == MPI_SUCCESS);
+    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    int next = (rank + 1) % processes;
+    CHECK(read_back(file, next * SEGMENT, bytes, 1 + next) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_close(&file)) == MPI_SUCCESS);
+    printf("process %d: %d of %d segments can be read\n", rank, readable, processes);
+    free(bytes);
+}
+
+/* A child gets an error, and neither that nor its end touches the parent's file. */
+static void forked(MPI_File file)
+{
+    MPI_Offset own = rank * SEGMENT;
+    char *bytes = calloc(1, MIB);
+    int status;
+    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    pid_t child = fork();
+    if (child == 0)
+        exit(written(file, own, bytes, 99) == MPI_SUCCESS);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    CHECK(system("exit 3") != -1);
+    CHECK(written(file, own + MIB, bytes, 11 + rank) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    for (int other = 0; other < processes; other++) {
+        CHECK(read_back(file, other * SEGMENT, bytes, 1 + other) == MPI_SUCCESS);
+        CHECK(read_back(file, other * SEGMENT + MIB, bytes, 11 + other) == MPI_SUCCESS);
+    }
+    CHECK(class_of(MPI_File_close(&file)) == MPI_SUCCESS);
+    free(bytes);
+}
+
 int main(int count, char **words)
 {
     MPI_File file;
     MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &processes);
-    CHECK(count == 3);
+    CHECK(count == 3 || (count == 4 && strcmp(words[2], "lost") == 0));
     if (strcmp(words[2], "refused") == 0) {
         CHECK(class_of(MPI_File_delete(words[1], MPI_INFO_NULL)) == MPI_ERR_READ_ONLY);
         read_only(words[1], MPI_ERR_READ_ONLY);
     } else if (strcmp(words[2], "denied") == 0) {
         read_only(words[1], MPI_ERR_ACCESS);
     } else {
-        CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_WRONLY, &file) == MPI_SUCCESS);
-        strcmp(words[2], "full") == 0 ? full(file) : killed(file);
+        CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_RDWR, &file) == MPI_SUCCESS);
+        if (strcmp(words[2], "full") == 0)
+            full(file);
+        else if (strcmp(words[2], "one-full") == 0)
+            one_full(file);
+        else if (strcmp(words[2], "lost") == 0)
+            lost(file, words[1], words[3]);
+        else if (strcmp(words[2], "forked") == 0)
+            forked(file);
+        else
+            killed(file);
     }
     if (rank == 0)
         printf("as expected\n");

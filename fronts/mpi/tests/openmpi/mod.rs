@@ -1,7 +1,10 @@
 //! The same with Open MPI: the suite, and programs with the libraries that Debian has built for Open MPI. Each is
 //! skipped, and says so, where what it needs is not installed.
 
-use super::{Ground, NAME, compiler, expect, package, place, run, suite_sources, text};
+use super::{
+    Ground, NAME, a_lost_node_is_survived, children_and_a_full_node_are_survived, compiler, data_goes_by_ucx, expect,
+    package, place, run, suite_sources, text,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_mpi::Mpi;
@@ -12,11 +15,15 @@ const PYTHON: &str = "/usr/bin/python3";
 
 /// `None`: programs of Open MPI cannot be run.
 fn ground(test: &str) -> Option<Ground> {
+    ground_of_size(test, "")
+}
+
+fn ground_of_size(test: &str, size: &str) -> Option<Ground> {
     if !is_installed("mpicc.openmpi") || !is_installed("mpiexec.openmpi") {
         return None;
     }
     place()?;
-    Some(Ground::start(&format!("openmpi-{test}"), ""))
+    Some(Ground::start(&format!("openmpi-{test}"), size))
 }
 
 /// `weft mpiexec` by Open MPI, which refuses root and more processes than processors, and binds each to a processor.
@@ -133,4 +140,37 @@ fn names_lead_to_file_systems_mounts_and_this_machine() {
         expect(&mut mpiexec(&ground, &pnetcdf, &["mount/pnetcdf.nc"]), "pnetcdf holds");
     }
     ground.up.weft(&["umount", &mount.display().to_string()]);
+}
+
+fn faults() -> PathBuf {
+    program("faults", &[package().join("tests/alone/faults.c")], &[])
+}
+
+#[test]
+fn children_and_a_full_node_are_survived_by_programs() {
+    let Some(ground) = ground_of_size("survived", ":256MiB") else { return };
+    let faults = faults();
+    children_and_a_full_node_are_survived(&ground, |words| mpiexec(&ground, &faults, words));
+}
+
+#[test]
+fn a_lost_node_is_survived_by_programs() {
+    let Some(ground) = ground("lost") else { return };
+    let faults = faults();
+    a_lost_node_is_survived(&ground, |words| mpiexec(&ground, &faults, words));
+}
+
+/// Open MPI's messages and the driver's data both go by UCX, in the same processes.
+#[test]
+fn ucx_is_shared_with_open_mpi() {
+    let Some(ground) = ground("ucx") else { return };
+    let suite = program("suite-ucx", &suite_sources(), &[]);
+    data_goes_by_ucx(&ground, |words| {
+        let mut command = mpiexec(&ground, &suite, words);
+        // By itself it takes UCX only where there are adapters for it.
+        for (name, value) in [("pml", "ucx"), ("opal_common_ucx_tls", "any"), ("opal_common_ucx_devices", "any")] {
+            command.env(format!("OMPI_MCA_{name}"), value);
+        }
+        command
+    });
 }
