@@ -1,8 +1,9 @@
 //! Files that a group has open: one open at the shard, used by any number of clients with the same rights.
 //!
 //! A client that has such a handle knows the file's objects, or its parts, and nothing else: it holds no lease, so it
-//! buffers nothing and reads nothing ahead. Its session keeps the group alive, by naming it whenever it is renewed. All
-//! that is more than bytes (truncation, locks, attributes) is the client's own business at the shard.
+//! reads nothing ahead, and buffers nothing but what it writes to its own part of a split file. Its session keeps the
+//! group alive, by naming it whenever it is renewed. All that is more than bytes (truncation, locks, attributes) is the
+//! client's own business at the shard.
 
 use crate::file_objects::FileObjects;
 use crate::files::Files;
@@ -146,8 +147,9 @@ impl<S: Shell> GroupHandle<S> {
         read_one_by_one(&ranges, list, read).await
     }
 
-    /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns.
-    /// [`Error::NotSupported`]: an append to a striped file.
+    /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns; those
+    /// for the own part of a split file when they are published ([`GroupHandle::publish`]), which also tells if some are
+    /// lost, unless a write has told it before. [`Error::NotSupported`]: an append to a striped file.
     pub async fn write_at(
         &self,
         io: &Objects<S>,
@@ -166,7 +168,8 @@ impl<S: Shell> GroupHandle<S> {
         let objects = match &self.bytes {
             Bytes::Split(split) => {
                 let offset = split.write(io, bytes, offset, append, registration).await?;
-                return Ok(Written { offset, is_safe: true });
+                // What is appended is published at once.
+                return Ok(Written { offset, is_safe: append });
             }
             Bytes::Objects(objects) if append && objects.is_striped() => return Err(Error::NotSupported),
             Bytes::Objects(objects) => objects,
@@ -179,7 +182,7 @@ impl<S: Shell> GroupHandle<S> {
         Ok(Written { offset, is_safe: true })
     }
 
-    /// Writes pieces, each its bytes and an offset. They are at the servers when this returns.
+    /// As [`GroupHandle::write_at`], of pieces, each its bytes and an offset.
     pub async fn write_list(
         &self,
         io: &Objects<S>,
@@ -206,7 +209,8 @@ impl<S: Shell> GroupHandle<S> {
         io.write_past_pages(&mut write, list, registration).await.map(drop)
     }
 
-    /// Publishes writes to a split file. Writes to other files are at the servers already.
+    /// Brings writes to a split file to its own part, and publishes them. Writes to other files are at the servers
+    /// already.
     pub async fn publish(&self, io: &Objects<S>) -> Result<()> {
         match &self.bytes {
             Bytes::Objects(_) => Ok(()),

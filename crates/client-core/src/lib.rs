@@ -50,6 +50,7 @@ mod read_ahead;
 mod reader;
 mod recall;
 mod relocate;
+mod sending;
 mod session;
 mod settings;
 mod shell;

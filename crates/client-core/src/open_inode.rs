@@ -24,7 +24,6 @@ mod refused;
 mod refused_runs;
 mod reports;
 mod runs;
-mod sending;
 mod set_id;
 mod split;
 mod state;

@@ -2,33 +2,35 @@
 //!
 //! Each writing client has a part on its own node, an object that no other client writes. Bytes go there at the file's
 //! own offsets, on the same machine through the object's file. They become visible to others once they are *published*:
-//! reported to the shard as extents. Members of a group publish on sync and close, as MPI requires; all other handles
-//! publish before a write returns, as POSIX requires.
+//! reported to the shard as extents. Members of a group publish on sync and close, as MPI requires, and buffer small
+//! writes until then where their part has no file on this machine; all other handles publish before a write returns, as
+//! POSIX requires.
 //!
 //! A reader asks the shard for the extents of the ranges that it reads (`split/knowledge.rs`), and only for changes
 //! after that. As long as it holds a lease on the file's attributes nothing has changed, because each publication
 //! changes them; a member of a group asks anew after each sync.
 //!
 //! Lock order: as that of an open inode's state; held across calls about this inode, which recall nothing of their own
-//! session, and not while bytes move.
+//! session, and across data requests of buffered writes, but not while other bytes move.
 
+mod behind;
 mod knowledge;
 mod part_files;
 mod sources;
+mod writing;
 
 use crate::file_objects::Held;
-use crate::link::SlotFor;
 use crate::new_objects::BATCH_MARGIN_SECONDS;
-use crate::objects::{ObjectWrite, Objects, Registration};
+use crate::objects::{Objects, Registration};
 use crate::shell::{Monitor, Shell};
-use crate::transfers::{end_of, within};
+use crate::transfers::within;
+use behind::Behind;
 use knowledge::Knowledge;
 use part_files::PartFiles;
 use sources::{Source, read};
 use std::ops::Range;
 use std::sync::Arc;
 use weft_layout::{SplitPiece, Unpublished};
-use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest, StridedCursor};
@@ -74,11 +76,15 @@ impl<S: Shell> Clone for OwnPart<S> {
 }
 
 struct State<S: Shell> {
+    inode: InodeNumber,
     /// Under which all of this was learnt.
     session: SessionId,
     own: Option<OwnPart<S>>,
+    /// Of what is in the part.
     unpublished: Unpublished,
-    /// Bytes were lost that a program takes for written.
+    /// What is not in the part yet.
+    behind: Behind<S>,
+    /// Bytes were lost that a program takes for written: nothing is buffered until it was told.
     error: Option<Error>,
     knowledge: Knowledge,
     files: PartFiles<S>,
@@ -116,8 +122,8 @@ impl<S: Shell> State<S> {
         if self.session == session {
             return;
         }
-        if !self.unpublished.take().is_empty() {
-            self.error = Some(Error::SessionEnded);
+        if self.drop_unpublished(io) {
+            self.error.get_or_insert(Error::SessionEnded);
         }
         (self.session, self.own, self.is_over) = (session, None, true);
         // Parts of the session before are nobody's.
@@ -197,9 +203,11 @@ impl<S: Shell> SplitFile<S> {
         who: Arc<Credentials>,
     ) -> Self {
         let state = State {
+            inode,
             session: io.calls.session.id(),
             own: None,
             unpublished: Unpublished::default(),
+            behind: Behind::new(&io.tuning),
             error: None,
             knowledge: Knowledge::default(),
             files: PartFiles::default(),
@@ -226,6 +234,11 @@ impl<S: Shell> SplitFile<S> {
         loop {
             let (bytes, sources) = {
                 let mut state = self.state.lock().await;
+                state.notice_session(io);
+                if state.behind.read(offset, buffer) {
+                    return Ok(buffer.len());
+                }
+                self.land(io, &mut state).await?;
                 self.refresh(io, &mut state, offset..offset.saturating_add(buffer.len() as u64)).await?;
                 let (bytes, sources) = state.sources(offset, buffer.len());
                 let unasked = sources.iter().filter(|source| source.file.is_none()).filter_map(|source| source.held);
@@ -343,13 +356,6 @@ impl<S: Shell> SplitFile<S> {
         }
     }
 
-    /// The own part, which is made when there is none.
-    async fn own_part(&self, io: &Objects<S>) -> Result<(OwnPart<S>, SessionId)> {
-        let mut state = self.state.lock().await;
-        let own = self.ensure_own(io, &mut state).await?;
-        Ok((own, state.session))
-    }
-
     async fn ensure_own(&self, io: &Objects<S>, state: &mut State<S>) -> Result<OwnPart<S>> {
         state.notice_session(io);
         state.check(self.group)?;
@@ -357,6 +363,8 @@ impl<S: Shell> SplitFile<S> {
         if let Some(own) = state.own.as_ref().filter(|own| now_ms < own.until_ms) {
             return Ok(own.clone());
         }
+        self.land_in_flight(io, state).await;
+        state.check(self.group)?;
         self.publish_unpublished(io, state).await?;
         if let Some(own) = self.known_own(io, state).await? {
             return Ok(own);
@@ -404,207 +412,6 @@ impl<S: Shell> SplitFile<S> {
         passed.map(|(file, call_bytes)| (Arc::new(file), call_bytes))
     }
 
-    /// Writes all bytes at an offset, or at the end of the file (`append`). Returns where they begin.
-    pub(crate) async fn write(
-        &self,
-        io: &Objects<S>,
-        bytes: &[u8],
-        offset: u64,
-        append: bool,
-        registration: Option<Registration<S>>,
-    ) -> Result<u64> {
-        if append {
-            return self.append(io, bytes, registration).await;
-        }
-        self.write_list(io, &[(bytes, offset)], registration).await.map(|()| offset)
-    }
-
-    /// Writes pieces, each its bytes and an offset.
-    pub(crate) async fn write_list(
-        &self,
-        io: &Objects<S>,
-        list: &[(&[u8], u64)],
-        registration: Option<Registration<S>>,
-    ) -> Result<()> {
-        let ranges = list.iter().map(|(bytes, offset)| Ok(*offset..end_of(*offset, bytes.len())?));
-        let ranges = ranges.filter(|range| range.as_ref().map_or(true, |range| !range.is_empty()));
-        let ranges = ranges.collect::<Result<Vec<_>>>()?;
-        if ranges.is_empty() {
-            return Ok(());
-        }
-        self.claim(&ranges).await;
-        let result = self.write_claimed(io, list, registration).await;
-        self.state.lock().await.claimed.retain(|claimed| !ranges.contains(claimed));
-        self.state.notify_all();
-        result
-    }
-
-    /// Waits until nobody here writes these ranges, and lets nobody else begin to. Two writes to the same bytes of the
-    /// part would publish each other's: if the file is cut between the two publications, the second shows what was cut.
-    async fn claim(&self, ranges: &[Range<u64>]) {
-        let mut state = self.state.lock().await;
-        while ranges.iter().any(|range| state.is_claimed(range)) {
-            state = self.state.wait(state).await;
-        }
-        state.claimed.extend_from_slice(ranges);
-    }
-
-    async fn write_claimed(
-        &self,
-        io: &Objects<S>,
-        list: &[(&[u8], u64)],
-        registration: Option<Registration<S>>,
-    ) -> Result<()> {
-        let (mut state, written, result) = loop {
-            let (own, session) = self.own_part(io).await?;
-            let mut result = Ok(());
-            let mut written = 0;
-            for (bytes, offset) in list {
-                result = self.write_piece(io, &own, bytes, *offset, registration).await;
-                if result.is_err() {
-                    break;
-                }
-                written += 1;
-            }
-            let mut state = self.state.lock().await;
-            state.notice_session(io);
-            if state.session != session {
-                return Err(Error::SessionEnded);
-            }
-            // The part may have been replaced, with all others, in which these bytes are not.
-            if state.has_own(&own) {
-                break (state, written, result);
-            }
-        };
-        for (bytes, offset) in &list[..written] {
-            state.unpublished.add(*offset, bytes.len() as u64);
-        }
-        if self.group.is_none() || state.unpublished.count() >= UNPUBLISHED_MAX {
-            self.publish_unpublished(io, &mut state).await?;
-        }
-        result
-    }
-
-    async fn write_piece(
-        &self,
-        io: &Objects<S>,
-        own: &OwnPart<S>,
-        bytes: &[u8],
-        offset: u64,
-        registration: Option<Registration<S>>,
-    ) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        match &own.file {
-            Some((file, call_bytes)) => io.calls.shell.write_file(file, bytes, offset, *call_bytes).await,
-            None => {
-                let mut write = ObjectWrite::new((self.inode, own.held.into()), DataOperation::Write, false);
-                io.write_part(&mut write, own.held, bytes, offset, registration).await.map(drop)
-            }
-        }
-    }
-
-    async fn publish_unpublished(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
-        let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
-        let mut patterns = state.unpublished.take();
-        while !patterns.is_empty() {
-            let rest = patterns.split_off(patterns.len().min(SPLIT_PATTERNS_MAX));
-            match self.publish_patterns(io, (state.session, object), &patterns, None).await {
-                Ok(attributes) => state.published(&attributes, object, &patterns),
-                Err(error) => {
-                    patterns.extend(rest);
-                    state.notice_session(io);
-                    if error == Error::BadHandle && self.group.is_some() {
-                        // Nothing of the group is open any more, and these bytes are lost.
-                        (state.is_over, state.own) = (true, None);
-                        return Err(Error::SessionEnded);
-                    }
-                    // An ordinary handle gets the error, so its bytes need not be published later.
-                    if state.own.is_some() && self.group.is_some() {
-                        state.unpublished.add_back(patterns);
-                    }
-                    return Err(error);
-                }
-            }
-            patterns = rest;
-        }
-        Ok(())
-    }
-
-    /// Has the shard publish what was written to a part, in the session that has written it: when that has ended, the
-    /// part may be collected.
-    async fn publish_patterns(
-        &self,
-        io: &Objects<S>,
-        (session, object): (SessionId, ObjectId),
-        patterns: &[Pattern],
-        appends_to: Option<u64>,
-    ) -> Result<Attributes> {
-        let (inode, group, patterns) = (self.inode, self.group, patterns.to_vec());
-        let request = ShardRequest::Publish { inode, group, object, patterns, appends_to };
-        let told = io.calls.report(session, SlotFor::Caller, &self.who, inode, request).await;
-        told.map(|(attributes, _)| attributes)
-    }
-
-    /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the
-    /// file longer before the shard hears of them, they are written once more behind that: nobody was told of the first
-    /// place, in which nobody else has bytes.
-    async fn append(&self, io: &Objects<S>, bytes: &[u8], registration: Option<Registration<S>>) -> Result<u64> {
-        let mut state = self.state.lock().await;
-        self.publish_unpublished(io, &mut state).await?;
-        loop {
-            let own = self.ensure_own(io, &mut state).await?;
-            let session = state.session;
-            state.is_fresh = false;
-            self.refresh(io, &mut state, 0..0).await?;
-            let offset = state.size;
-            let end = end_of(offset, bytes.len())?;
-            if state.is_claimed(&(offset..end)) {
-                state = self.state.wait(state).await;
-                continue;
-            }
-            self.write_piece(io, &own, bytes, offset, registration).await?;
-            state.notice_session(io);
-            if state.session != session {
-                return Err(Error::SessionEnded);
-            }
-            let Some(run) = Pattern::run(offset, bytes.len() as u64) else { return Ok(offset) };
-            match self.publish_patterns(io, (session, own.held.object), &[run], Some(offset)).await {
-                Ok(attributes) => {
-                    state.published(&attributes, own.held.object, &[run]);
-                    return Ok(offset);
-                }
-                Err(Error::WouldBlock) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Publishes all writes so far.
-    pub(crate) async fn publish(&self, io: &Objects<S>) -> Result<()> {
-        let mut state = self.state.lock().await;
-        state.notice_session(io);
-        if let Some(error) = state.error.take() {
-            return Err(error);
-        }
-        self.publish_unpublished(io, &mut state).await?;
-        state.is_fresh = false;
-        Ok(())
-    }
-
-    /// Publishes what was written, and brings it to the node's device. From now on what others have published before is
-    /// seen.
-    pub(crate) async fn sync(&self, io: &Objects<S>) -> Result<()> {
-        self.publish(io).await?;
-        let own = self.state.lock().await.own.clone();
-        match own {
-            Some(OwnPart { file: Some((file, _)), .. }) => io.calls.shell.sync_file(&file).await,
-            Some(OwnPart { held, .. }) => io.sync_objects(self.inode, &held.into()).await,
-            None => Ok(()),
-        }
-    }
-
     /// The file has other parts now, with the same bytes.
     pub(crate) async fn parts_replaced(&self) {
         let mut state = self.state.lock().await;
@@ -615,6 +422,7 @@ impl<S: Shell> SplitFile<S> {
     /// Size of the file: as of the latest publications, and with what was written here.
     pub(crate) async fn size(&self, io: &Objects<S>) -> Result<u64> {
         let mut state = self.state.lock().await;
+        self.land(io, &mut state).await?;
         self.refresh(io, &mut state, 0..0).await?;
         Ok(state.size.max(state.unpublished.end()))
     }

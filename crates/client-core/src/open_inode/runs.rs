@@ -3,10 +3,10 @@
 //! A run's memory is kept until the server has replied: when the connection breaks, the run is written again on
 //! another.
 
-use super::sending::{Finished, NotSent, Sending, reuse};
 use super::state::State;
 use crate::file_objects::FileObjects;
 use crate::objects::{ObjectWrite, Objects};
+use crate::sending::{Finished, NotSent, Sending, reuse};
 use crate::shell::Shell;
 use crate::write_behind::Taken;
 use weft_layout::Stripes;
@@ -123,30 +123,16 @@ impl<S: Shell> State<S> {
 
     /// Waits for the oldest run in flight, and for all if it has to be written again.
     async fn finish_one(&mut self, io: &Objects<S>) {
-        let Some(mut sending) = self.sending.take() else { return };
-        let mut again = Vec::new();
-        while let Some(Finished { offset, bytes, memory, reply }) = sending.finish().await {
+        let Some(objects) = self.sending.as_ref().map(|sending| sending.objects.clone()) else { return };
+        for Finished { offset, bytes, memory, reply } in Sending::finish_oldest(&mut self.sending, io).await {
             match reply {
                 Some(Ok(reply)) => {
                     self.known.object_written(reply.mtime);
                     self.run_written(offset, bytes as u64);
                 }
                 Some(Err(error)) => self.run_failed(io, offset, &memory[..bytes], error),
-                None => {
-                    again.push((offset, bytes, memory));
-                    continue;
-                }
+                None => self.rewrite(io, objects.clone(), offset, &memory[..bytes]).await,
             }
-            reuse(memory, &mut self.spare);
-            if again.is_empty() {
-                self.sending = Some(sending);
-                return;
-            }
-        }
-        let objects = sending.objects.clone();
-        sending.end(io);
-        for (offset, bytes, memory) in again {
-            self.rewrite(io, objects.clone(), offset, &memory[..bytes]).await;
             reuse(memory, &mut self.spare);
         }
     }

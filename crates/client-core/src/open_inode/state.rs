@@ -1,12 +1,12 @@
 //! What is changed under an open inode's lock, and how it is kept true: session, right to the object, descriptor.
 
 use super::refused_runs::Refused;
-use super::sending::Sending;
 use crate::file_objects::FileObjects;
 use crate::file_state::{FileState, Opened};
 use crate::link::SlotFor;
 use crate::notice::Notice;
 use crate::objects::Objects;
+use crate::sending::Sending;
 use crate::session::Term;
 use crate::shell::Shell;
 use crate::tuning::Tuning;

@@ -4,7 +4,7 @@
 //! none of these is waited for, since two who hold some and wait for others could wait for each other.
 //!
 //! Invariant: each run lies in one object.
-//! Not here: what becomes of a run that fails (`runs.rs`).
+//! Not here: what becomes of a run that fails (`open_inode/runs.rs`, `split/behind.rs`).
 
 use crate::data_line::DataLine;
 use crate::file_objects::FileObjects;
@@ -21,8 +21,8 @@ use weft_protocol::{Error, InodeNumber, Result};
 const SHORT_RUN_BYTES: usize = 4096;
 
 /// See the module.
-pub(super) struct Sending<S: Shell> {
-    inode: InodeNumber,
+pub(crate) struct Sending<S: Shell> {
+    pub inode: InodeNumber,
     pub objects: FileObjects,
     /// By the index of the object.
     lines: Vec<Option<Line<S>>>,
@@ -46,7 +46,7 @@ struct Run {
 }
 
 /// Why a run was not sent.
-pub(super) enum NotSent {
+pub(crate) enum NotSent {
     /// It has to be written after those in flight, without keeping a connection. With its memory.
     Otherwise(Vec<u8>),
     /// It fails.
@@ -54,7 +54,7 @@ pub(super) enum NotSent {
 }
 
 /// What became of a run.
-pub(super) struct Finished {
+pub(crate) struct Finished {
     /// Where it begins in the file.
     pub offset: u64,
     pub bytes: usize,
@@ -149,8 +149,29 @@ impl<S: Shell> Sending<S> {
         }
     }
 
+    /// Waits for the oldest run in flight. If one has to be written again, waits for all and returns the connections;
+    /// those to be written again come last.
+    pub async fn finish_oldest(in_flight: &mut Option<Box<Self>>, io: &Objects<S>) -> Vec<Finished> {
+        let Some(mut sending) = in_flight.take() else { return Vec::new() };
+        let (mut finished, mut again) = (Vec::new(), Vec::new());
+        while let Some(run) = sending.finish().await {
+            if run.reply.is_none() {
+                again.push(run);
+                continue;
+            }
+            finished.push(run);
+            if again.is_empty() {
+                *in_flight = Some(sending);
+                return finished;
+            }
+        }
+        sending.end(io);
+        finished.append(&mut again);
+        finished
+    }
+
     /// Waits for the oldest run. `None`: none is in flight.
-    pub async fn finish(&mut self) -> Option<Finished> {
+    async fn finish(&mut self) -> Option<Finished> {
         let Run { index, offset, bytes } = self.runs.pop_front()?;
         let line = self.lines[index].as_mut().expect("what was sent has a connection");
         let (memory, reply) = line.connection.finish().await.expect("a write was started for each run");
@@ -161,7 +182,7 @@ impl<S: Shell> Sending<S> {
     }
 
     /// Returns the connections, with nothing in flight. Those that have failed are given up.
-    pub fn end(self, io: &Objects<S>) {
+    fn end(self, io: &Objects<S>) {
         assert!(self.runs.is_empty(), "{} runs are in flight", self.runs.len());
         for line in self.lines.into_iter().flatten().filter(|line| !line.has_failed) {
             line.connection.give_back(&io.calls.shell);
@@ -170,7 +191,7 @@ impl<S: Shell> Sending<S> {
 }
 
 /// Keeps a buffer for another run, unless it was a copy of a short one.
-pub(super) fn reuse(memory: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+pub(crate) fn reuse(memory: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
     if memory.capacity() > SHORT_RUN_BYTES {
         spare.push(memory);
     }

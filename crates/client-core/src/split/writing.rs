@@ -1,0 +1,328 @@
+//! Writes to a split file, and their publication.
+//!
+//! On the way to the part's file, or to its node, nothing is locked but the ranges that are written. Where a member of a
+//! group has no file of its part, its small writes are buffered (`behind.rs`), and the file's state is locked while
+//! they are sent.
+
+use super::{OwnPart, SplitFile, State, UNPUBLISHED_MAX};
+use crate::link::SlotFor;
+use crate::notice::Notice;
+use crate::objects::{ObjectWrite, Objects, Registration};
+use crate::shell::{Monitor, Shell};
+use crate::transfers::end_of;
+use std::ops::Range;
+use weft_protocol::data::DataOperation;
+use weft_protocol::limits::SPLIT_PATTERNS_MAX;
+use weft_protocol::message::shard::ShardRequest;
+use weft_protocol::{Attributes, Error, ObjectId, Pattern, Result, SessionId};
+
+/// The lock of a split file's state.
+type Guard<'a, S> = <<S as Shell>::Monitor<State<S>> as Monitor<State<S>>>::Guard<'a>;
+
+impl<S: Shell> State<S> {
+    /// Everything that was not published is lost. Returns whether there was any.
+    pub(super) fn drop_unpublished(&mut self, io: &Objects<S>) -> bool {
+        let lost = (!self.unpublished.take().is_empty(), self.behind.clear());
+        let has_lost = lost != (false, false);
+        if has_lost {
+            io.calls.shell.notice(Notice::BytesLost(self.inode));
+        }
+        has_lost
+    }
+
+    /// Takes note of what has become of buffered writes.
+    fn settle_behind(&mut self, io: &Objects<S>) {
+        let (landed, error) = self.behind.take_outcome();
+        landed.into_iter().for_each(|(offset, bytes)| self.unpublished.add(offset, bytes));
+        if let Some(error) = error {
+            self.error.get_or_insert(error);
+            io.calls.shell.notice(Notice::BytesLost(self.inode));
+        }
+    }
+
+    /// The outcome of a write, sync or flush. If bytes are lost which the program takes for written, it is told so, once.
+    fn tell<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        self.error.take().map_or(outcome, Err)
+    }
+}
+
+impl<S: Shell> SplitFile<S> {
+    /// Writes all bytes at an offset, or at the end of the file (`append`). Returns where they begin.
+    pub(crate) async fn write(
+        &self,
+        io: &Objects<S>,
+        bytes: &[u8],
+        offset: u64,
+        append: bool,
+        registration: Option<Registration<S>>,
+    ) -> Result<u64> {
+        if append {
+            return self.append(io, bytes, registration).await;
+        }
+        self.write_list(io, &[(bytes, offset)], registration).await.map(|()| offset)
+    }
+
+    /// Writes pieces, each its bytes and an offset.
+    pub(crate) async fn write_list(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        let ranges = list.iter().map(|(bytes, offset)| Ok(*offset..end_of(*offset, bytes.len())?));
+        let ranges = ranges.filter(|range| range.as_ref().map_or(true, |range| !range.is_empty()));
+        let ranges = ranges.collect::<Result<Vec<_>>>()?;
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let is_small = list.iter().all(|(bytes, _)| bytes.len() < io.tuning.gathered_below);
+        if self.group.is_some() && is_small && registration.is_none() && self.gather(io, list, &ranges).await? {
+            return Ok(());
+        }
+        self.claim(io, &ranges).await?;
+        let result = self.write_claimed(io, list, registration).await;
+        self.state.lock().await.claimed.retain(|claimed| !ranges.contains(claimed));
+        self.state.notify_all();
+        result
+    }
+
+    /// The state, once nobody here writes these ranges past what is buffered. Two writes to the same bytes of the part
+    /// would publish each other's: if the file is cut between the two publications, the second shows what was cut.
+    async fn unclaimed(&self, ranges: &[Range<u64>]) -> Guard<'_, S> {
+        let mut state = self.state.lock().await;
+        while ranges.iter().any(|range| state.is_claimed(range)) {
+            state = self.state.wait(state).await;
+        }
+        state
+    }
+
+    /// Lets nobody else begin to write these ranges. What was buffered before is at the node then.
+    async fn claim(&self, io: &Objects<S>, ranges: &[Range<u64>]) -> Result<()> {
+        let mut state = self.unclaimed(ranges).await;
+        let landed = self.land(io, &mut state).await;
+        state.tell(landed)?;
+        state.claimed.extend_from_slice(ranges);
+        Ok(())
+    }
+
+    /// Buffers pieces. `false`: they go to the part's file.
+    async fn gather(&self, io: &Objects<S>, list: &[(&[u8], u64)], ranges: &[Range<u64>]) -> Result<bool> {
+        let mut state = self.unclaimed(ranges).await;
+        let own = self.own_to_write(io, &mut state).await?;
+        if own.file.is_some() {
+            return Ok(false);
+        }
+        for (bytes, offset) in list {
+            state.behind.gather(io, (self.inode, own.held), bytes, *offset).await;
+        }
+        state.settle_behind(io);
+        state.notice_session(io);
+        state.tell(Ok(()))?;
+        if state.unpublished.count() >= UNPUBLISHED_MAX {
+            self.publish_unpublished(io, &mut state).await?;
+        }
+        Ok(true)
+    }
+
+    /// Brings what is buffered to the part's node. What is lost of it is told later ([`State::tell`]). If this
+    /// fails, everything is still here.
+    pub(super) async fn land(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        state.notice_session(io);
+        if !state.behind.is_empty() {
+            let own = self.ensure_own(io, state).await?;
+            state.behind.send_all(io, (self.inode, own.held)).await;
+            state.settle_behind(io);
+            state.notice_session(io);
+        }
+        Ok(())
+    }
+
+    /// Waits for what is in flight, before the right to the part changes.
+    pub(super) async fn land_in_flight(&self, io: &Objects<S>, state: &mut State<S>) {
+        state.behind.finish(io).await;
+        state.settle_behind(io);
+        state.notice_session(io);
+    }
+
+    /// The own part, which is made when there is none; or what the writer is told.
+    async fn own_to_write(&self, io: &Objects<S>, state: &mut State<S>) -> Result<OwnPart<S>> {
+        state.notice_session(io);
+        state.tell(Ok(()))?;
+        let own = self.ensure_own(io, state).await;
+        state.tell(own)
+    }
+
+    async fn write_claimed(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        let (mut state, written, result) = loop {
+            let mut state = self.state.lock().await;
+            let (own, session) = (self.own_to_write(io, &mut state).await?, state.session);
+            drop(state);
+            let (written, result) = self.write_pieces(io, &own, list, registration).await;
+            let mut state = self.state.lock().await;
+            state.notice_session(io);
+            if state.session != session {
+                return state.tell(Err(Error::SessionEnded));
+            }
+            // The part may have been replaced, with all others, in which these bytes are not.
+            if state.has_own(&own) {
+                break (state, written, result);
+            }
+        };
+        for (bytes, offset) in &list[..written] {
+            state.unpublished.add(*offset, bytes.len() as u64);
+        }
+        if self.group.is_none() || state.unpublished.count() >= UNPUBLISHED_MAX {
+            self.publish_unpublished(io, &mut state).await?;
+        }
+        result
+    }
+
+    /// Returns how many pieces are in the part for certain.
+    async fn write_pieces(
+        &self,
+        io: &Objects<S>,
+        own: &OwnPart<S>,
+        list: &[(&[u8], u64)],
+        registration: Option<Registration<S>>,
+    ) -> (usize, Result<()>) {
+        if own.file.is_none() && list.len() > 1 && registration.is_none() {
+            let mut write = ObjectWrite::new((self.inode, own.held.into()), DataOperation::Write, false);
+            let result = io.write_list_together(&mut write, list).await.map(drop);
+            return (if result.is_ok() { list.len() } else { 0 }, result);
+        }
+        for (index, (bytes, offset)) in list.iter().enumerate() {
+            if let Err(error) = self.write_piece(io, own, bytes, *offset, registration).await {
+                return (index, Err(error));
+            }
+        }
+        (list.len(), Ok(()))
+    }
+
+    async fn write_piece(
+        &self,
+        io: &Objects<S>,
+        own: &OwnPart<S>,
+        bytes: &[u8],
+        offset: u64,
+        registration: Option<Registration<S>>,
+    ) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &own.file {
+            Some((file, call_bytes)) => io.calls.shell.write_file(file, bytes, offset, *call_bytes).await,
+            None => {
+                let mut write = ObjectWrite::new((self.inode, own.held.into()), DataOperation::Write, false);
+                io.write_part(&mut write, own.held, bytes, offset, registration).await.map(drop)
+            }
+        }
+    }
+
+    pub(super) async fn publish_unpublished(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
+        let mut patterns = state.unpublished.take();
+        while !patterns.is_empty() {
+            let rest = patterns.split_off(patterns.len().min(SPLIT_PATTERNS_MAX));
+            match self.publish_patterns(io, (state.session, object), &patterns, None).await {
+                Ok(attributes) => state.published(&attributes, object, &patterns),
+                Err(error) => {
+                    patterns.extend(rest);
+                    state.notice_session(io);
+                    if error == Error::BadHandle && self.group.is_some() {
+                        // Nothing of the group is open any more, and these bytes are lost.
+                        (state.is_over, state.own) = (true, None);
+                        io.calls.shell.notice(Notice::BytesLost(self.inode));
+                        state.drop_unpublished(io);
+                        return Err(Error::SessionEnded);
+                    }
+                    // An ordinary handle gets the error, so its bytes need not be published later.
+                    if state.own.is_some() && self.group.is_some() {
+                        state.unpublished.add_back(patterns);
+                    }
+                    return Err(error);
+                }
+            }
+            patterns = rest;
+        }
+        Ok(())
+    }
+
+    /// Has the shard publish what was written to a part, in the session that has written it: when that has ended, the
+    /// part may be collected.
+    async fn publish_patterns(
+        &self,
+        io: &Objects<S>,
+        (session, object): (SessionId, ObjectId),
+        patterns: &[Pattern],
+        appends_to: Option<u64>,
+    ) -> Result<Attributes> {
+        let (inode, group, patterns) = (self.inode, self.group, patterns.to_vec());
+        let request = ShardRequest::Publish { inode, group, object, patterns, appends_to };
+        let told = io.calls.report(session, SlotFor::Caller, &self.who, inode, request).await;
+        told.map(|(attributes, _)| attributes)
+    }
+
+    /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the
+    /// file longer before the shard hears of them, they are written once more behind that: nobody was told of the first
+    /// place, in which nobody else has bytes.
+    async fn append(&self, io: &Objects<S>, bytes: &[u8], registration: Option<Registration<S>>) -> Result<u64> {
+        let mut state = self.state.lock().await;
+        loop {
+            let landed = self.land(io, &mut state).await;
+            state.tell(landed)?;
+            self.publish_unpublished(io, &mut state).await?;
+            let own = self.own_to_write(io, &mut state).await?;
+            let session = state.session;
+            state.is_fresh = false;
+            self.refresh(io, &mut state, 0..0).await?;
+            let offset = state.size;
+            let end = end_of(offset, bytes.len())?;
+            if state.is_claimed(&(offset..end)) {
+                state = self.state.wait(state).await;
+                continue;
+            }
+            self.write_piece(io, &own, bytes, offset, registration).await?;
+            state.notice_session(io);
+            if state.session != session {
+                return Err(Error::SessionEnded);
+            }
+            let Some(run) = Pattern::run(offset, bytes.len() as u64) else { return Ok(offset) };
+            match self.publish_patterns(io, (session, own.held.object), &[run], Some(offset)).await {
+                Ok(attributes) => {
+                    state.published(&attributes, own.held.object, &[run]);
+                    return Ok(offset);
+                }
+                Err(Error::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Publishes all writes so far, once their bytes are at the part's node; those that have got there also when others
+    /// are lost.
+    pub(crate) async fn publish(&self, io: &Objects<S>) -> Result<()> {
+        let mut state = self.state.lock().await;
+        let landed = self.land(io, &mut state).await;
+        let landed = state.tell(landed);
+        let published = self.publish_unpublished(io, &mut state).await;
+        state.is_fresh = false;
+        landed.and(published)
+    }
+
+    /// Publishes what was written, and brings it to the node's device. From now on what others have published before is
+    /// seen.
+    pub(crate) async fn sync(&self, io: &Objects<S>) -> Result<()> {
+        self.publish(io).await?;
+        let own = self.state.lock().await.own.clone();
+        match own {
+            Some(OwnPart { file: Some((file, _)), .. }) => io.calls.shell.sync_file(&file).await,
+            Some(OwnPart { held, .. }) => io.sync_objects(self.inode, &held.into()).await,
+            None => Ok(()),
+        }
+    }
+}
