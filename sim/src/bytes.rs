@@ -12,6 +12,9 @@
 //!
 //! Not here: the bytes of a file of which a part was at a node that crashed: nothing is said of it any more.
 
+mod members;
+
+pub use members::{MemberId, View};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use weft_protocol::{InodeNumber, ShardId, routing};
@@ -62,9 +65,29 @@ struct Operation {
     may_appear: bool,
     /// Of what was seen: whose changes were held then.
     held_by: Vec<ProcessId>,
+    /// It ends when a member synchronizes.
+    unpublished: Option<members::Unpublished>,
 }
 
 impl Operation {
+    /// One that begins.
+    fn new(deed: Deed, by: Option<ProcessId>, begun: Moment) -> Self {
+        Self {
+            deed,
+            by,
+            open_by: None,
+            begun,
+            ended: None,
+            running: by.is_some(),
+            safe: false,
+            doubtful: false,
+            is_held: false,
+            may_appear: false,
+            held_by: Vec::new(),
+            unpublished: None,
+        }
+    }
+
     /// What it makes of the byte at `place`; `None`: it leaves it as it was.
     fn value_at(&self, place: u64) -> Option<u8> {
         match &self.deed {
@@ -101,12 +124,33 @@ struct File {
     disturbed: Moment,
 }
 
+impl File {
+    /// One that was just made.
+    fn empty() -> Self {
+        let made = Operation { ended: Some(0), safe: true, ..Operation::new(Deed::Cut { size: 0 }, None, 0) };
+        Self { operations: vec![made], writes: 0, lost: false, disturbed: 0 }
+    }
+}
+
 /// What could be at one place.
-fn could_be<T: PartialEq>(operations: &[Operation], since: Moment, at: impl Fn(&Operation) -> Option<T>) -> Vec<T> {
-    let certain = |operation: &&Operation| !operation.doubtful && operation.ended.is_some_and(|ended| ended < since);
+fn could_be<T: PartialEq>(
+    operations: &[Operation],
+    View { since, member }: View,
+    at: impl Fn(&Operation) -> Option<T>,
+) -> Vec<T> {
+    let is_own = |operation: &Operation| operation.acked_to(member).is_some();
+    let certain = |operation: &Operation| {
+        is_own(operation) || !operation.doubtful && operation.ended.is_some_and(|ended| ended < since)
+    };
     let there = || operations.iter().filter_map(|operation| at(operation).map(|value| (operation, value)));
-    let latest = there().map(|(operation, _)| operation).filter(certain).map(|operation| operation.begun).max();
-    let covered = |operation: &Operation| operation.ended.is_some_and(|ended| Some(ended) < latest);
+    let latest_of = |is_it: &dyn Fn(&Operation) -> bool| {
+        there().map(|(operation, _)| operation).filter(|operation| is_it(operation)).map(|other| other.begun).max()
+    };
+    let (latest, latest_own) = (latest_of(&certain), latest_of(&is_own));
+    let covered = |operation: &Operation| {
+        let by_own = operation.acked_to(member).is_some_and(|acked| Some(acked) < latest_own);
+        by_own || operation.ended.is_some_and(|ended| Some(ended) < latest)
+    };
     there().filter(|(operation, _)| !covered(operation)).map(|(_, value)| value).collect()
 }
 
@@ -122,6 +166,11 @@ pub struct Files {
     pub doubts: u64,
     /// Looks that settled what became of doubtful operations.
     pub seen: u64,
+    /// Members whose loss has not been told to them yet.
+    untold_members: BTreeMap<MemberId, Moment>,
+    /// Writes that were acknowledged to members before they were published, and those that were lost.
+    pub held_back: u64,
+    pub lost_of_members: u64,
 }
 
 impl Files {
@@ -132,42 +181,13 @@ impl Files {
     }
 
     fn file(&mut self, inode: InodeNumber) -> &mut File {
-        self.files.entry(inode).or_insert_with(|| {
-            let empty = Deed::Cut { size: 0 };
-            let made = Operation {
-                deed: empty,
-                by: None,
-                open_by: None,
-                begun: 0,
-                ended: Some(0),
-                running: false,
-                safe: true,
-                doubtful: false,
-                is_held: false,
-                may_appear: false,
-                held_by: Vec::new(),
-            };
-            File { operations: vec![made], writes: 0, lost: false, disturbed: 0 }
-        })
+        self.files.entry(inode).or_insert_with(File::empty)
     }
 
     fn begin(&mut self, inode: InodeNumber, by: Option<ProcessId>, deed: Deed) -> OperationId {
         let begun = self.moment();
         let file = self.file(inode);
-        let (open_by, running) = (None, by.is_some());
-        file.operations.push(Operation {
-            deed,
-            by,
-            open_by,
-            begun,
-            ended: None,
-            running,
-            safe: false,
-            doubtful: false,
-            is_held: false,
-            may_appear: false,
-            held_by: Vec::new(),
-        });
+        file.operations.push(Operation::new(deed, by, begun));
         OperationId { inode, index: file.operations.len() - 1 }
     }
 
@@ -247,7 +267,7 @@ impl Files {
         let Operation { deed, begun, .. } = others.remove(id.index);
         self.ended(id, safe);
         match deed {
-            Deed::Write { offset: Some(offset), .. } => self.compare_end(id.inode, &others, offset, begun),
+            Deed::Write { offset: Some(offset), .. } => self.compare_end(id.inode, &others, offset, begun.into()),
             _ => Err(format!("{deed:?} of inode {} was acknowledged before it was done", id.inode)),
         }
     }
@@ -255,9 +275,8 @@ impl Files {
     /// An operation was acknowledged. `safe`: and is not lost with the client.
     pub fn ended(&mut self, id: OperationId, safe: bool) {
         let ended = self.moment();
+        self.end(id, ended);
         let operation = &mut self.file(id.inode).operations[id.index];
-        operation.ended = Some(ended);
-        operation.running = false;
         operation.safe = safe && !operation.doubtful;
         // Its session has ended; the client holds the bytes in buffers of its next session.
         operation.is_held |= operation.doubtful && !safe;
@@ -271,6 +290,7 @@ impl Files {
         let operation = &mut file.operations[id.index];
         (operation.doubtful, operation.is_held, operation.may_appear) = (true, true, !refused);
         operation.running = false;
+        operation.unpublished = None;
         file.disturbed = now;
         self.doubts += 1;
     }
@@ -346,6 +366,7 @@ impl Files {
     /// The process is dead.
     pub fn died(&mut self, by: ProcessId) {
         self.untold.retain(|(of, _), _| *of != by);
+        self.members_died(by);
         for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
             operation.running &= operation.by != Some(by);
         }
@@ -402,12 +423,14 @@ impl Files {
         inode: InodeNumber,
         (offset, wanted): (u64, u64),
         told: &[u8],
-        since: Moment,
+        view: impl Into<View>,
     ) -> Result<(), String> {
+        let view = view.into();
+        let since = view.since;
         let operations = std::mem::take(&mut self.file(inode).operations);
-        let result = self.compare_bytes(inode, &operations, (offset, told), since).and_then(|()| {
+        let result = self.compare_bytes(inode, &operations, (offset, told), view).and_then(|()| {
             let end = offset + told.len() as u64;
-            if (told.len() as u64) < wanted { compare_presence(inode, &operations, end, since, false) } else { Ok(()) }
+            if (told.len() as u64) < wanted { compare_presence(inode, &operations, end, view, false) } else { Ok(()) }
         });
         self.file(inode).operations = operations;
         if self.file(inode).lost {
@@ -436,22 +459,10 @@ impl Files {
             operation.ended.is_some_and(|ended| ended < since) && is_settled
         });
         if rests && *disturbed < since && operations.iter().any(|operation| operation.doubtful) {
-            let (deed, begun, ended) = (deed(), since, Some(ended));
             let held = operations.iter().filter(|operation| operation.is_held);
             let held_by = held.filter_map(|operation| operation.by).collect();
-            operations.push(Operation {
-                deed,
-                by: None,
-                open_by: None,
-                begun,
-                ended,
-                safe: true,
-                doubtful: false,
-                is_held: false,
-                may_appear: false,
-                held_by,
-                running: false,
-            });
+            let seen = Operation::new(deed(), None, since);
+            operations.push(Operation { ended: Some(ended), safe: true, held_by, ..seen });
             self.seen += 1;
         }
     }
@@ -461,11 +472,11 @@ impl Files {
         inode: InodeNumber,
         operations: &[Operation],
         (offset, told): (u64, &[u8]),
-        since: Moment,
+        view: View,
     ) -> Result<(), String> {
         self.compared += 1;
         for (place, byte) in (offset..).zip(told) {
-            let possible = could_be(operations, since, |operation| operation.value_at(place));
+            let possible = could_be(operations, view, |operation| operation.value_at(place));
             if !possible.contains(byte) {
                 return Err(format!(
                     "byte {place} of inode {inode} was read as {byte}, it can only be {possible:?}; {}",
@@ -475,7 +486,7 @@ impl Files {
         }
         match told.len() {
             0 => Ok(()),
-            count => compare_presence(inode, operations, offset + count as u64 - 1, since, true),
+            count => compare_presence(inode, operations, offset + count as u64 - 1, view, true),
         }
     }
 
@@ -496,12 +507,13 @@ impl Files {
     }
 
     /// A size was told by a call that began at `since`.
-    pub fn compare_size(&mut self, inode: InodeNumber, size: u64, since: Moment) -> Result<(), String> {
+    pub fn compare_size(&mut self, inode: InodeNumber, size: u64, view: impl Into<View>) -> Result<(), String> {
+        let view = view.into();
         let operations = std::mem::take(&mut self.file(inode).operations);
-        let result = self.compare_end(inode, &operations, size, since);
+        let result = self.compare_end(inode, &operations, size, view);
         self.file(inode).operations = operations;
         result?;
-        self.saw(inode, since, || Deed::Cut { size });
+        self.saw(inode, view.since, || Deed::Cut { size });
         Ok(())
     }
 
@@ -510,12 +522,12 @@ impl Files {
         inode: InodeNumber,
         operations: &[Operation],
         size: u64,
-        since: Moment,
+        view: View,
     ) -> Result<(), String> {
         self.compared += 1;
         let last = size.checked_sub(1);
-        let result = last.map_or(Ok(()), |last| compare_presence(inode, operations, last, since, true));
-        let result = result.and_then(|()| compare_presence(inode, operations, size, since, false));
+        let result = last.map_or(Ok(()), |last| compare_presence(inode, operations, last, view, true));
+        let result = result.and_then(|()| compare_presence(inode, operations, size, view, false));
         if self.file(inode).lost { Ok(()) } else { result }
     }
 }
@@ -524,10 +536,10 @@ fn compare_presence(
     inode: InodeNumber,
     operations: &[Operation],
     place: u64,
-    since: Moment,
+    view: View,
     told: bool,
 ) -> Result<(), String> {
-    if could_be(operations, since, |operation| operation.presence_at(place)).contains(&told) {
+    if could_be(operations, view, |operation| operation.presence_at(place)).contains(&told) {
         return Ok(());
     }
     let (has, must) = if told { ("has", "not") } else { ("has no", "") };

@@ -183,19 +183,32 @@ impl GroupProgram {
         let Self { process, machine, .. } = self;
         let Some(open) = self.offers.get(place) else { return };
         let (group, inode) = (open.group, open.inode);
+        // A client has one part of a file, whose loss is told to the member that has written it.
+        if open.layout.epoch().is_some() && !process.member_of.borrow_mut().insert(inode) {
+            return;
+        }
         let member = match Member::join(machine, &Credentials::default(), open, None).await {
             Ok(member) => member,
-            Err(error) => return process.note(|| format!("joins group {group} of inode {inode}: {error:?}")),
+            Err(error) => {
+                process.member_of.borrow_mut().remove(&inode);
+                return process.note(|| format!("joins group {group} of inode {inode}: {error:?}"));
+            }
         };
         process.note(|| format!("joins group {group} of inode {inode}: {:?}", member.options));
         count(&self.offers.joined);
         if member.exported().is_some() && id.decide(process, "tells others", false, |random| random.one_in(4)) {
             self.offers.add(member.exported().expect("it is there"));
         }
+        let is_split = member.exported().is_some_and(|open| open.layout.epoch().is_some());
         let mut program = Program::new(Arc::clone(machine), Rc::clone(process), Opened::OfGroup(Box::new(member)), id);
+        if is_split {
+            let now = process.files.borrow_mut().moment();
+            program.member = Some((self.offers.joined.get(), now));
+        }
         self.use_for(&mut program, STEPS).await;
         process.note(|| format!("leaves group {group}"));
         program.close().await;
+        process.member_of.borrow_mut().remove(&inode);
     }
 
     /// Does something with a file, up to so many times.

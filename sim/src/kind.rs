@@ -51,9 +51,11 @@ pub enum Kind {
     Groups,
     /// The same, while nodes join and shards move.
     GroupMoves,
+    /// Programs that use the client machine, some of them by groups, for files of which each writer has a part.
+    PartGroups,
 }
 
-const WORDS: [(&str, Kind); 22] = [
+const WORDS: [(&str, Kind); 23] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -76,6 +78,7 @@ const WORDS: [(&str, Kind); 22] = [
     ("spread-mounts", Kind::SpreadMounts),
     ("groups", Kind::Groups),
     ("group-moves", Kind::GroupMoves),
+    ("part-groups", Kind::PartGroups),
 ];
 
 impl Kind {
@@ -86,7 +89,7 @@ impl Kind {
             Self::Plain => return Faults::NONE,
             Self::Partitions | Self::Locks | Self::Spreads => Faults { partitions: true, ..Faults::NOW },
             Self::Joins => Faults { joins: true, ..Faults::NOW },
-            Self::Groups => Faults { partitions: !seed.is_multiple_of(3), ..Faults::NOW },
+            Self::Groups | Self::PartGroups => Faults { partitions: !seed.is_multiple_of(3), ..Faults::NOW },
             Self::Moves | Self::GroupMoves => Faults { joins: true, moves: true, ..Faults::NOW },
             Self::Split => Faults { peers_cut: true, all_cut: true, ..Faults::NOW },
             Self::Peers => Faults { peers_cut: true, ..Faults::NOW },
@@ -119,7 +122,7 @@ impl Kind {
 
     /// Whether files are exported to groups.
     pub(crate) fn has_groups(self) -> bool {
-        matches!(self, Self::Groups | Self::GroupMoves)
+        matches!(self, Self::Groups | Self::GroupMoves | Self::PartGroups)
     }
 
     /// Whether the bytes of files move.
@@ -134,7 +137,7 @@ impl Kind {
 
     /// Whether each writer of a new file has a part of it.
     pub(crate) fn splits(self) -> bool {
-        matches!(self, Self::Parts | Self::PartsMounts)
+        matches!(self, Self::Parts | Self::PartsMounts | Self::PartGroups)
     }
 
     /// What a run may have that does what a script says: nothing comes by itself.

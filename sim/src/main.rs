@@ -12,7 +12,7 @@ const USAGE: &str =
     "usage: weft-sim [native | plain | partitions | split | locks | mounts | gone | passthrough | xattrs | \
                      joins | striped | striped-mounts | parts | parts-mounts | moves | \
                      relocations | relocation-mounts | \
-                     spreads | spread-mounts | groups | group-moves] \
+                     spreads | spread-mounts | groups | group-moves | part-groups] \
                      run FIRST COUNT | survey FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | \
                      digests FIRST COUNT | record SEED
        weft-sim play FILE | trace FILE | shorten FILE";

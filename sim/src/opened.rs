@@ -28,6 +28,12 @@ impl Opened {
         }
     }
 
+    /// Whether what it writes is published when it synchronizes.
+    pub fn holds_back(&self) -> bool {
+        let open = self.member().and_then(Member::exported);
+        open.is_some_and(|open| open.layout.epoch().is_some() && !open.append)
+    }
+
     pub fn inode(&self) -> InodeNumber {
         match self {
             Self::Own(handle) => handle.open.inode,

@@ -3,7 +3,7 @@
 //! All of it goes through the production client machine. Each operation on a file is told to the plain model
 //! ([`crate::bytes`]) before it begins and when it has ended, and each read is compared with it.
 
-use crate::bytes::OperationId;
+use crate::bytes::{MemberId, Moment, OperationId, View};
 use crate::opened::Opened;
 use crate::process::{Ask, Drops, Process};
 use crate::random::Random;
@@ -165,6 +165,8 @@ pub(crate) struct Program {
     /// Where it goes on, as long as it reads and writes in order.
     position: u64,
     pub id: ProgramId,
+    /// As a member of a group: which one it is, and when it last synchronized, or joined.
+    pub member: Option<(MemberId, Moment)>,
 }
 
 /// Opens a name (and makes it), uses the file for a while, closes it.
@@ -254,7 +256,7 @@ pub(crate) async fn open(
 impl Program {
     /// A program that has just opened a file.
     pub fn new(machine: Arc<Files<SimShell>>, process: Rc<Process>, handle: Opened, id: ProgramId) -> Self {
-        Self { machine, process, handle, position: 0, id }
+        Self { machine, process, handle, position: 0, id, member: None }
     }
 
     /// One thing that a program does with a file.
@@ -290,11 +292,37 @@ impl Program {
         }
     }
 
+    /// What a read or a look at the size that begins now may tell.
+    fn view(&self) -> View {
+        let now = self.process.files.borrow_mut().moment();
+        match self.member {
+            Some((member, synced)) => View { since: synced, member: Some(member) },
+            None => now.into(),
+        }
+    }
+
+    /// A synchronization that began at `since` has ended; also tells what was written before.
+    fn synced(&mut self, since: Moment, result: &Result<()>) {
+        let inode = self.inode();
+        let Some((member, synced)) = &mut self.member else { return };
+        let mut files = self.process.files.borrow_mut();
+        if result.is_ok() {
+            *synced = since;
+            self.process.check(files.member_synced(*member, inode, since));
+        } else {
+            files.member_told(*member);
+        }
+    }
+
     /// The outcome of an operation that changes the file. `Ok(true)`: it is not lost with the client.
     fn done(&self, operation: OperationId, append: bool, result: &Result<bool>) {
         let process = &self.process;
         let mut files = process.files.borrow_mut();
+        if let (Some((member, _)), Err(_)) = (self.member, result) {
+            files.member_told(member);
+        }
         match result {
+            Ok(false) if self.member.is_some() => files.acked_to_member(operation),
             Ok(safe) if append => process.check(files.append_ended(operation, *safe)),
             Ok(safe) => files.ended(operation, *safe),
             Err(error) => {
@@ -306,10 +334,11 @@ impl Program {
         self.told_of(result);
     }
 
-    pub async fn flush_all(&self) -> Result<()> {
-        let (process, inode) = (&self.process, self.inode());
+    pub async fn flush_all(&mut self) -> Result<()> {
+        let (process, inode) = (Rc::clone(&self.process), self.inode());
         let since = process.files.borrow_mut().moment();
         let result = self.handle.flush(&self.machine).await;
+        self.synced(since, &result);
         if result.is_ok() && self.handle.tells_losses() {
             process.check(process.files.borrow_mut().flush_went_well(process.id.get(), inode, since));
         }
@@ -318,13 +347,17 @@ impl Program {
     }
 
     /// Flushes and closes.
-    pub async fn close(&self) {
+    pub async fn close(&mut self) {
         let result = self.flush_all().await;
         self.process.note(|| format!("close inode {}: {result:?}", self.inode()));
         self.handle.close(&self.machine).await;
+        if let Some((member, _)) = self.member {
+            self.process.files.borrow_mut().member_left(member, self.inode());
+            self.process.ask(Ask::Settle);
+        }
     }
 
-    async fn flush(&self) {
+    async fn flush(&mut self) {
         let result = self.flush_all().await;
         self.process.note(|| format!("flush inode {}: {result:?}", self.inode()));
     }
@@ -336,7 +369,11 @@ impl Program {
         let (value, operation) = {
             let mut files = process.files.borrow_mut();
             let value = files.next_value(inode);
-            (value, files.write(process.id.get(), inode, (!append).then_some(offset), bytes, value))
+            let operation = files.write(process.id.get(), inode, (!append).then_some(offset), bytes, value);
+            if let Some((member, _)) = self.member.filter(|_| self.handle.holds_back()) {
+                files.begun_by_member(operation, member);
+            }
+            (value, operation)
         };
         let what = format!("{bytes} bytes {value} at {offset} of inode {inode} {:?}", self.handle.options());
         process.note(|| format!("write {what}"));
@@ -354,13 +391,13 @@ impl Program {
     pub async fn read(&mut self, bytes: u64) {
         let (process, inode) = (Rc::clone(&self.process), self.inode());
         let offset = self.position;
-        let since = process.files.borrow_mut().moment();
+        let view = self.view();
         let result = self.read_here(bytes).await;
         let told = result.as_deref().unwrap_or_default();
         let count = result.as_ref().map(Vec::len);
-        process.note(|| format!("read {bytes} at {offset} of inode {inode}: {count:?}, since {since}"));
+        process.note(|| format!("read {bytes} at {offset} of inode {inode}: {count:?}, since {}", view.since));
         if result.is_ok() {
-            process.check(process.files.borrow_mut().compare_read(inode, (offset, bytes), told, since));
+            process.check(process.files.borrow_mut().compare_read(inode, (offset, bytes), told, view));
         }
         self.told_of(&result);
         self.position = (offset + bytes) % FILE_BYTES;
@@ -388,20 +425,21 @@ impl Program {
     pub async fn size(&self) {
         let Some(member) = self.handle.member() else { return };
         let (process, inode) = (&self.process, self.inode());
-        let since = process.files.borrow_mut().moment();
+        let view = self.view();
         let size = member.size(&self.machine).await;
-        process.note(|| format!("size of inode {inode} by a handle: {size:?}, since {since}"));
+        process.note(|| format!("size of inode {inode} by a handle: {size:?}, since {}", view.since));
         if let Ok(size) = size {
-            process.check(process.files.borrow_mut().compare_size(inode, size, since));
+            process.check(process.files.borrow_mut().compare_size(inode, size, view));
         }
     }
 
     /// Has what a group's member has written brought to the devices.
-    pub async fn sync(&self) {
-        let Some(member) = self.handle.member() else { return };
-        let (process, inode) = (&self.process, self.inode());
+    pub async fn sync(&mut self) {
+        let (process, inode) = (Rc::clone(&self.process), self.inode());
         let since = process.files.borrow_mut().moment();
+        let Some(member) = self.handle.member() else { return };
         let result = member.sync(&self.machine).await;
+        self.synced(since, &result);
         process.note(|| format!("sync inode {inode}: {result:?}"));
         if result.is_ok() && self.handle.tells_losses() {
             process.check(process.files.borrow_mut().flush_went_well(process.id.get(), inode, since));

@@ -341,6 +341,10 @@ impl Shell for SimShell {
                 process.files.borrow_mut().lost_buffers(process.id.get(), inode);
                 process.ask(Ask::Settle);
             }
+            Notice::UnpublishedLost(inode) => {
+                process.files.borrow_mut().lost_unpublished(process.id.get(), inode);
+                process.ask(Ask::Settle);
+            }
             Notice::Flushed(inode) => {
                 let mut files = process.files.borrow_mut();
                 // Nothing of this inode was acknowledged while its flush held the lock.

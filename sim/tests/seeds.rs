@@ -158,6 +158,22 @@ fn all_seeds_hold_with_parts() {
     assert!(sums[0] > 300 && sums[1] > 20, "something hardly happened: {sums:?}");
 }
 
+/// Members of groups write files of which each writer has a part, and publish when they synchronize.
+#[test]
+fn all_seeds_hold_with_parts_of_groups() {
+    let mut sums = [0u64; 4];
+    for seed in 0..150 {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- part-groups replay {seed}");
+        let (tally, _) = run_seed(Kind::PartGroups, seed, false);
+        let counts = [tally.in_parts, tally.members, tally.held_back, tally.lost_of_members];
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("files of several parts at the end, members, writes held back, those lost: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 100), "something hardly happened: {sums:?}");
+}
+
 /// Of new seeds about one in 500 fails (docs/simulation.md).
 #[test]
 fn requests_between_nodes_that_are_cut_off_are_not_reached() {

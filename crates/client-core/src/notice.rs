@@ -15,6 +15,8 @@ pub enum Notice {
     SessionEnded(SessionId),
     /// Written bytes of this inode are lost, or may be: a program is told of it.
     BytesLost(InodeNumber),
+    /// What a member of a group has written to a split file and not published is lost: it is told of it.
+    UnpublishedLost(InodeNumber),
     /// Bytes of which a program was told that they could not be written are not kept any longer.
     GivenUp(InodeNumber),
     /// All bytes written to the inode have reached its server and shard.

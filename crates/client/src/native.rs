@@ -256,7 +256,9 @@ impl Shell for NativeShell {
             Notice::SessionEnded(session) => {
                 tracing::warn!("session {session} has ended at a server; beginning a new one");
             }
-            Notice::BytesLost(inode) => tracing::debug!("inode {inode}: written bytes are lost; the program is told"),
+            Notice::BytesLost(inode) | Notice::UnpublishedLost(inode) => {
+                tracing::debug!("inode {inode}: written bytes are lost; the program is told");
+            }
             Notice::NotSettled(inode, error) => tracing::debug!("inode {inode}: seen after bytes were lost: {error}"),
             Notice::WritebackOnRecallFailed(inode, error) => {
                 tracing::warn!("inode {inode}: writeback error when its lease was recalled: {error}");

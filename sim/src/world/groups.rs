@@ -106,9 +106,13 @@ impl World {
         machine.is_some_and(|machine| machine.merely_open(group).contains(&inode))
     }
 
-    /// A member was told that the rights of a group are void: then the group has ended, or the objects are others.
+    /// A member was told that the rights of a group are void: then the group has ended, or the objects are others. Of a
+    /// split file, its own session may have ended: a part is a session's.
     pub(super) fn rights_void(&mut self, open: &GroupOpen) {
-        let GroupOpen { inode, group, rights, .. } = open;
+        let GroupOpen { inode, group, rights, layout, .. } = open;
+        if layout.epoch().is_some() {
+            return;
+        }
         let shard = routing::of_inode(*inode);
         let Some(machine) = self.shards.get(&shard).filter(|machine| !machine.refuses(*group)) else { return };
         let record = machine.back().inode(*inode);

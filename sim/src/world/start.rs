@@ -48,9 +48,12 @@ impl World {
         }
         if kind.has_groups() {
             world.uses_groups = true;
-            if world.setting.decide(format_args!("striped"), false, |random| random.one_in(4)) {
+            if !kind.splits() && world.setting.decide(format_args!("striped"), false, |random| random.one_in(4)) {
                 world.stripe_root();
             }
+        }
+        if kind == Kind::Parts {
+            world.uses_groups = world.setting.decide(format_args!("groups"), false, |random| random.one_in(7));
         }
         (0..CLIENTS).for_each(|index| world.start_programs_beside(index));
         if kind == Kind::Gone && !world.choices.tape.is_playing() {

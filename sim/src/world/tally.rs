@@ -110,6 +110,9 @@ pub struct Tally {
     pub group_writes: u64,
     pub group_requests: u64,
     pub group_unlinked: u64,
+    /// Writes that were acknowledged to members before they were published, and those that were lost.
+    pub held_back: u64,
+    pub lost_of_members: u64,
 }
 
 impl Tally {

@@ -25,7 +25,7 @@ impl<S: Shell> State<S> {
         let lost = (!self.unpublished.take().is_empty(), self.behind.clear());
         let has_lost = lost != (false, false);
         if has_lost {
-            io.calls.shell.notice(Notice::BytesLost(self.inode));
+            io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
         }
         has_lost
     }
@@ -36,7 +36,7 @@ impl<S: Shell> State<S> {
         landed.into_iter().for_each(|(offset, bytes)| self.unpublished.add(offset, bytes));
         if let Some(error) = error {
             self.error.get_or_insert(error);
-            io.calls.shell.notice(Notice::BytesLost(self.inode));
+            io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
         }
     }
 
@@ -236,7 +236,7 @@ impl<S: Shell> SplitFile<S> {
                     if error == Error::BadHandle && self.group.is_some() {
                         // Nothing of the group is open any more, and these bytes are lost.
                         (state.is_over, state.own) = (true, None);
-                        io.calls.shell.notice(Notice::BytesLost(self.inode));
+                        io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
                         state.drop_unpublished(io);
                         return Err(Error::SessionEnded);
                     }
