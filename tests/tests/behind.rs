@@ -137,7 +137,11 @@ fn several_writes_are_under_way() {
             write(&member, record, (0, 2)).unwrap();
         }
         let held = proxy.held();
-        if is_lost { drop(held) } else { Held::pass_on(held) }
+        if is_lost {
+            drop(held)
+        } else {
+            Held::pass_on(held)
+        }
         member.flush().unwrap();
         let bytes = seen(&fs.client(Way::Tcp), "f");
         for record in 0..20 {
@@ -210,7 +214,8 @@ fn a_full_store_is_told_once_and_nothing_is_published_that_has_not_landed() {
 #[test]
 fn a_node_that_is_gone_is_told_once_and_takes_only_its_part() {
     for stored in [Stored::Files, Stored::Regions] {
-        let mut fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, near: false, stored, ..Wanted::default() });
+        let mut fs =
+            FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, near: false, stored, ..Wanted::default() });
         let other = fs.client(Way::Tcp);
         split_all(&other);
         // Clients choose their nodes by chance: one whose part is not at the node of `/`.

@@ -64,7 +64,9 @@ fn counts(name: &str, records: u64, bytes: usize, stride: u64) -> Counts {
 
 #[test]
 fn a_record_is_one_write_of_the_device() {
-    for (name, records, bytes) in [("4k", 256, 4096), ("47008", 256, 47_008), ("384k", 64, 384 << 10), ("1m", 32, 1 << 20)] {
+    for (name, records, bytes) in
+        [("4k", 256, 4096), ("47008", 256, 47_008), ("384k", 64, 384 << 10), ("1m", 32, 1 << 20)]
+    {
         for writers in [1, 4] {
             let stride = writers * bytes as u64;
             println!("{name} x {records}, stride {writers}: {:?}", counts(name, records, bytes, stride));
