@@ -150,7 +150,8 @@ fn several_writes_are_under_way() {
     }
 }
 
-/// What others see of records that a member has written with gaps: each wholly or not at all. Returns how many there are.
+/// What others see of records that a member has written with gaps: each wholly or not at all. Returns how many there
+/// are.
 fn there(client: &Client, records: usize) -> usize {
     let bytes = seen(client, "f");
     let is_there = |record: &usize| {

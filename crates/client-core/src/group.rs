@@ -147,9 +147,9 @@ impl<S: Shell> GroupHandle<S> {
         read_one_by_one(&ranges, list, read).await
     }
 
-    /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns; those
-    /// for the own part of a split file when they are published ([`GroupHandle::publish`]), which also tells if some are
-    /// lost, unless a write has told it before. [`Error::NotSupported`]: an append to a striped file.
+    /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns;
+    /// those for the own part of a split file when they are published ([`GroupHandle::publish`]), which also tells if
+    /// some are lost, unless a write has told it before. [`Error::NotSupported`]: an append to a striped file.
     pub async fn write_at(
         &self,
         io: &Objects<S>,

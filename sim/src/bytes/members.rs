@@ -1,7 +1,7 @@
 //! Writes of a group's members to split files, which others see once the member has synchronized.
 //!
-//! Such a write lasts until its member has synchronized: others may see it from the beginning, and have to from then on.
-//! The member itself sees it once it is acknowledged. What the member sees of others is as of its last
+//! Such a write lasts until its member has synchronized: others may see it from the beginning, and have to from then
+//! on. The member itself sees it once it is acknowledged. What the member sees of others is as of its last
 //! synchronization: a read of it began then.
 //!
 //! The part of a client is one object, whichever handle writes it. If another handle of the member's client writes the

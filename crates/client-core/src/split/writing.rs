@@ -1,7 +1,7 @@
 //! Writes to a split file, and their publication.
 //!
-//! On the way to the part's file, or to its node, nothing is locked but the ranges that are written. Where a member of a
-//! group has no file of its part, its small writes are buffered (`behind.rs`), and the file's state is locked while
+//! On the way to the part's file, or to its node, nothing is locked but the ranges that are written. Where a member of
+//! a group has no file of its part, its small writes are buffered (`behind.rs`), and the file's state is locked while
 //! they are sent.
 
 use super::{OwnPart, SplitFile, State, UNPUBLISHED_MAX};
@@ -40,7 +40,8 @@ impl<S: Shell> State<S> {
         }
     }
 
-    /// The outcome of a write, sync or flush. If bytes are lost which the program takes for written, it is told so, once.
+    /// The outcome of a write, sync or flush. If bytes are lost which the program takes for written, it is told so,
+    /// once.
     fn tell<T>(&mut self, outcome: Result<T>) -> Result<T> {
         self.error.take().map_or(outcome, Err)
     }
