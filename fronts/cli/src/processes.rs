@@ -230,7 +230,8 @@ mod tests {
         let (mut deaf, deaf_process) = started(&mut deaf_command);
         // Its line says that it is deaf by now.
         std::io::Read::read_exact(deaf.stdout.as_mut().expect("piped"), &mut [0]).expect("its line");
-        let patience = Duration::from_millis(400);
+        // So long that one of 50 ms ends in it on a machine with much else to do.
+        let patience = Duration::from_secs(2);
         let ends = end_all(&[gone_process, brief_process, sleeper_process, deaf_process], patience, patience);
         assert_eq!(ends, [End::Before, End::Alone, End::Terminated, End::Killed]);
         for child in [&mut brief, &mut sleeper, &mut deaf] {
