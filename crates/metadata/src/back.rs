@@ -14,6 +14,7 @@
 
 mod across;
 mod attributes;
+mod below;
 mod create;
 mod dentry;
 mod image;
@@ -43,7 +44,8 @@ use crate::kv::KeyValue;
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{
-    Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId, ShardId, Timestamp, routing,
+    BelowName, BelowStamp, Cookie, Credentials, Error, FileKind, InodeNumber, Name, ObjectId, Result, SessionId,
+    ShardId, Timestamp, routing,
 };
 
 /// Owner and mode of the directory `/`.
@@ -103,6 +105,10 @@ pub enum Command {
     DropEmptyParts { inode: InodeNumber },
     /// Nobody has this orphan open, or may open it, any more.
     Reap { inode: InodeNumber },
+    /// A directory gets the names that were read from below.
+    ImportNames { directory: InodeNumber, names: Vec<BelowName> },
+    /// A file gets the object to which its contents were copied from below.
+    FillFile { inode: InodeNumber, object: ObjectId, stamp: BelowStamp, object_mtime: Timestamp },
     /// A client's change that repeats `of`, which was made in a session that has ended since.
     Repeat { origin: Origin, of: Origin },
     /// The session was ended: its client may repeat its last changes in the next one.
@@ -161,6 +167,8 @@ pub struct Back<K> {
     continued: u64,
     /// The directory that was put last, as it is in the store: most changes are in the directory of the one before.
     latest_directory: Option<(InodeNumber, Inode)>,
+    /// Inodes from below of which names or contents were not read.
+    unread: u64,
     replies: slots::Replies,
     intents: intent::Intents,
     locks: locks::Locks,
@@ -180,6 +188,7 @@ impl<K: KeyValue> Back<K> {
             cookie_of: Cookie::of,
             continued: 0,
             latest_directory: None,
+            unread: 0,
             replies: slots::Replies::default(),
             intents: intent::Intents::default(),
             locks: locks::Locks::default(),
@@ -281,6 +290,16 @@ impl<K: KeyValue> Back<K> {
                 self.reap(*inode, &mut aftermath);
                 Answer::None
             }
+            Command::ImportNames { directory, names } => {
+                self.import_names(*directory, names);
+                Answer::None
+            }
+            Command::FillFile { inode, object, stamp, object_mtime } => {
+                if !self.fill_file(*inode, *object, stamp, *object_mtime) {
+                    aftermath.removed.push((*inode, *object));
+                }
+                Answer::None
+            }
             Command::Repeat { origin, of } => Answer::Client(self.repeat(*origin, *of)),
             Command::EndSession { session } => {
                 self.end_session(*session);
@@ -340,7 +359,9 @@ impl<K: KeyValue> Back<K> {
             ShardRequest::Relocate { inode, plan, objects, object_mtime, .. } => {
                 self.relocate(*inode, (*plan, objects), *object_mtime, context.is_alone, aftermath)
             }
+            ShardRequest::NoteBelow { directory, notes } => self.note_below(*directory, notes),
             ShardRequest::Lookup { .. }
+            | ShardRequest::ReadBelow { .. }
             | ShardRequest::GetXattrs { .. }
             | ShardRequest::GetAttributes { .. }
             | ShardRequest::ReadLink { .. }

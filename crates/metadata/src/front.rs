@@ -17,6 +17,7 @@
 //! On a crash: the front is gone with all leases. A shard that comes back must grant nothing for one term (to come with
 //! durable stores; an ephemeral shard does not come back).
 
+mod below;
 mod changes;
 mod data;
 mod end;
@@ -183,6 +184,7 @@ pub struct Shard<K> {
     cut_at: BTreeMap<InodeNumber, u64>,
     /// Files whose writer is gone and whose size is being asked for.
     recovering: BTreeMap<InodeNumber, u32>,
+    readings: below::Readings,
     orphans: orphans::Orphans,
     told: orphans::Told,
     /// Sessions that are being ended and wait for storage servers.
@@ -252,6 +254,7 @@ impl<K: KeyValue> Shard<K> {
             cuts: BTreeMap::new(),
             cut_at: BTreeMap::new(),
             recovering: BTreeMap::new(),
+            readings: below::Readings::new(),
             orphans: orphans::Orphans::default(),
             told: orphans::Told::default(),
             fencing: BTreeMap::new(),
@@ -443,6 +446,9 @@ impl<K: KeyValue> Shard<K> {
         {
             return verdict;
         }
+        if let Some(pause) = self.read_first(&call.request) {
+            return Verdict::Park(pause);
+        }
         let verdict = match self.hidden_by(&call.request) {
             Some(intent) => Verdict::Park(Pause::until(Wait::Lock(intent), Vec::new())),
             None if call.request.is_read() => self.read(call),
@@ -501,6 +507,10 @@ impl<K: KeyValue> Shard<K> {
                 (call.asked, call.answers) = (Some(of), Some(answers));
             }
             self.ask_storage(number, requests, out);
+        }
+        if let Wait::Below(inode) = wait {
+            self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });
+            return self.begin_reading(inode, out);
         }
         assert!(wait != Wait::Recalls || pending > 0, "{work:?} would wait for nothing");
         self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });
@@ -629,6 +639,7 @@ impl<K: KeyValue> Shard<K> {
             Wait::Lock(IntentId { shard, number }) => format!("what intent {number} of shard {shard} has locked"),
             Wait::Cut(inode) => format!("the end of another cut of {inode}"),
             Wait::Storage => "a storage server".to_owned(),
+            Wait::Below(inode) => format!("{inode} to be read from the directory below"),
             Wait::Peer(intent) => format!("other shards' answers to intent {intent}"),
             Wait::Repeated(of) => format!("the same call of session {}, which has ended", of.session),
         };

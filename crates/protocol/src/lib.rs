@@ -7,6 +7,7 @@
 //! Not here: sockets, files, clocks, threads. This crate is pure.
 
 pub mod attributes;
+pub mod below;
 mod bits;
 pub mod capability;
 pub mod codec;
@@ -34,6 +35,7 @@ pub mod window;
 pub mod xattr;
 
 pub use attributes::{AttributeChanges, Attributes, FileKind, InodeFlags, TimeChange};
+pub use below::{BelowEntry, BelowName, BelowNote, BelowPage, BelowStamp};
 pub use capability::{Capability, NodeKey, Rights, UserKey};
 pub use cookie::Cookie;
 pub use credentials::Credentials;
@@ -102,4 +104,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 38 | split files: `Layout::Split`, `Plan`; `Publish`, `GetParts` |
 /// | 39 | `GetParts` asks for a range of bytes, and is answered in pages |
 /// | 40 | `LockKind::Append` |
+/// | 41 | a directory below: `ListBelow`, `FillFromBelow` and their answers; `ReadBelow`, `NoteBelow` |
+pub const PROTOCOL_VERSION: u8 = 41;
 pub const PROTOCOL_VERSION: u8 = 40;

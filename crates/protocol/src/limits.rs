@@ -16,6 +16,12 @@ pub const RDMA_ADDRESS_BYTES_MAX: usize = 16 << 10;
 pub const RDMA_KEY_BYTES_MAX: usize = 4 << 10;
 /// Memory that one data connection has shown at a time, pieces of it.
 pub const RDMA_REGIONS_MAX: usize = 256;
+/// Bytes of a file below that one request copies: few enough for the time that a request between nodes may take, on a
+/// slow file system too.
+pub const FILL_BYTES_MAX: u64 = 64 << 20;
+/// Names of a directory below that one answer tells, or one call notes; an answer also ends at
+/// [`DIRECTORY_PAGE_BYTES_MAX`] bytes of names and targets of symbolic links.
+pub const NAMES_BELOW_MAX: usize = 4096;
 /// Names that one call removes.
 pub const UNLINK_NAMES_MAX: usize = 64;
 /// Entries in one page of a directory listing; a page also ends at [`DIRECTORY_PAGE_BYTES_MAX`].

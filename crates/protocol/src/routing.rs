@@ -73,7 +73,9 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::Lock { inode, .. }
         | ShardRequest::Unlock { inode, .. }
         | ShardRequest::CancelLock { inode, .. }
-        | ShardRequest::TestLock { inode, .. } => Some(of_inode(*inode)),
+        | ShardRequest::TestLock { inode, .. }
+        | ShardRequest::ReadBelow { directory: inode, .. }
+        | ShardRequest::NoteBelow { directory: inode, .. } => Some(of_inode(*inode)),
         ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
     }
 }

@@ -126,6 +126,8 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Relocate { .. } => "Relocate",
     ShardRequest::Spread { .. } => "Spread",
     ShardRequest::OpenGroup { .. } => "OpenGroup",
+    ShardRequest::ReadBelow { .. } => "ReadBelow",
+    ShardRequest::NoteBelow { .. } => "NoteBelow",
 });
 every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Done => "Done",
@@ -142,6 +144,7 @@ every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
     ShardAnswer::Lock(_) => "Lock",
     ShardAnswer::LockTested(_) => "LockTested",
     ShardAnswer::Xattrs { .. } => "Xattrs",
+    ShardAnswer::Below(_) => "Below",
 });
 every_variant!(storage_request, StorageRequest, examples::storage_requests(), {
     StorageRequest::LeaseObjects { .. } => "LeaseObjects",
@@ -150,12 +153,16 @@ every_variant!(storage_request, StorageRequest, examples::storage_requests(), {
     StorageRequest::Remove { .. } => "Remove",
     StorageRequest::Space => "Space",
     StorageRequest::Fence { .. } => "Fence",
+    StorageRequest::ListBelow { .. } => "ListBelow",
+    StorageRequest::FillFromBelow { .. } => "FillFromBelow",
 });
 every_variant!(storage_answer, StorageAnswer, examples::storage_answers(), {
     StorageAnswer::Done => "Done",
     StorageAnswer::Batch { .. } => "Batch",
     StorageAnswer::Object { .. } => "Object",
     StorageAnswer::Space(_) => "Space",
+    StorageAnswer::NamesBelow { .. } => "NamesBelow",
+    StorageAnswer::Filled { .. } => "Filled",
 });
 every_variant!(node_request, NodeRequest, examples::node_requests(), {
     NodeRequest::Ping => "Ping",

@@ -169,6 +169,7 @@ impl<K: KeyValue> Back<K> {
         inode.note_object_mtime(context.object_mtime);
         if changes.size == Some(0) {
             drop_object(number, &mut inode, context, aftermath);
+            self.forget_unread(number);
         }
         self.put_inode(number, &inode);
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
@@ -185,6 +186,7 @@ impl<K: KeyValue> Back<K> {
         aftermath: &mut Aftermath,
     ) {
         drop_object(number, inode, context, aftermath);
+        self.forget_unread(number);
         self.cut_parts(number, inode, (inode.size, Some(0)), context, aftermath);
         if caller.uid != 0 {
             inode.drop_set_id();

@@ -34,7 +34,7 @@ impl<K: KeyValue> Back<K> {
             }
         }
         let (cookie_of, latest_directory) = (Cookie::of as fn(&_) -> _, None);
-        Ok(Self {
+        let mut back = Self {
             store,
             shard,
             next_sequence,
@@ -44,10 +44,13 @@ impl<K: KeyValue> Back<K> {
             cookie_of,
             continued,
             latest_directory,
+            unread: 0,
             replies,
             intents,
             locks,
-        })
+        };
+        back.unread = back.count_unread();
+        Ok(back)
     }
 }
 

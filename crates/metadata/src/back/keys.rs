@@ -5,12 +5,16 @@
 
 use weft_layout::class_of;
 use weft_protocol::limits::XATTR_NAME_BYTES_MAX;
-use weft_protocol::{Cookie, InodeNumber, ObjectId, Pattern, SessionId, XattrName, XattrNamespace};
+use weft_protocol::{Cookie, InodeNumber, Name, ObjectId, Pattern, SessionId, XattrName, XattrNamespace};
 
 /// First byte of a key: what the record is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Tag {
+    /// A name below, as it was when it was read or written.
+    BelowName = b'b',
+    /// Where an inode comes from that was read from below.
+    BelowOrigin = b'c',
     Dentry = b'd',
     Run = b'e',
     Inode = b'i',
@@ -50,6 +54,16 @@ impl Key {
         key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(Tag::Dentry, directory));
         key[NUMBER_KEY_BYTES..].copy_from_slice(&cookie.raw().to_be_bytes());
         key
+    }
+
+    /// Where an inode comes from that was read from below.
+    pub fn below_origin(inode: InodeNumber) -> NumberKey {
+        numbered(Tag::BelowOrigin, inode)
+    }
+
+    /// A name below. Without a name: where those of the directory begin.
+    pub fn below_name(directory: InodeNumber, name: &[u8]) -> Vec<u8> {
+        [&numbered(Tag::BelowName, directory)[..], name].concat()
     }
 
     /// Target of a symbolic link.
@@ -185,6 +199,11 @@ fn numbered(tag: Tag, inode: InodeNumber) -> NumberKey {
 pub fn cookie_of(key: &[u8], directory: InodeNumber) -> Option<Cookie> {
     let cookie = key.strip_prefix(&numbered(Tag::Dentry, directory))?;
     Some(Cookie::from_raw(u64::from_be_bytes(cookie.try_into().ok()?)))
+}
+
+/// The name in the key of one below this directory. `None`: the key is another one.
+pub fn below_name_of(key: &[u8], directory: InodeNumber) -> Option<Name> {
+    Name::new(key.strip_prefix(&numbered(Tag::BelowName, directory))?).ok()
 }
 
 fn namespace_code(namespace: XattrNamespace) -> u8 {

@@ -138,6 +138,7 @@ impl<K: KeyValue> Back<K> {
 
     /// The inode ends, and its object with it.
     pub(super) fn drop_inode(&mut self, number: InodeNumber, inode: &Inode, aftermath: &mut Aftermath) {
+        self.forget_unread(number);
         self.store.delete(&Key::inode(number));
         self.drop_xattrs(number, inode);
         self.latest_directory.take_if(|(latest, _)| *latest == number);

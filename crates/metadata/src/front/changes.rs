@@ -284,6 +284,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardAnswer::Lock(_)
             | ShardAnswer::LockTested(_)
             | ShardAnswer::Parts { .. }
+            | ShardAnswer::Below(_)
             | ShardAnswer::Xattrs { .. } => {}
         }
     }

@@ -76,6 +76,8 @@ impl<K: KeyValue> Shard<K> {
                 fencing.waiting().map(|node| (node, objects.remove(&node).into_iter().flatten().collect())).collect();
             out.push(Effect::EndSession { session: *session, fences });
         }
+        self.read_again();
+        self.settle(out);
     }
 
     /// Takes an event while the shard is frozen.

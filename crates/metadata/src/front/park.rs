@@ -70,6 +70,8 @@ pub enum Wait {
     Cut(InodeNumber),
     /// The answer of a storage server.
     Storage,
+    /// The names or contents of an inode, which are read from below.
+    Below(InodeNumber),
     /// The end of this own intent.
     Peer(u64),
     /// The reply to the same change of an ended session, which is carried through.
@@ -148,7 +150,7 @@ impl Parking {
                 self.by_intent.insert(call.intent, number);
             }
         }
-        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) | Wait::Repeated(_) = parked.wait {
+        if let Wait::Lock(_) | Wait::Cut(_) | Wait::Peer(_) | Wait::Repeated(_) | Wait::Below(_) = parked.wait {
             self.by_wait.entry(parked.wait).or_default().push(number);
         }
         self.parked.insert(number, parked);

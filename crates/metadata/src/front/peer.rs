@@ -85,6 +85,9 @@ impl<K: KeyValue> Shard<K> {
         asked: &[(LeaseKey, SessionId)],
     ) -> Result<Result<PeerAnswer, Error>, Pause> {
         let intent = call.intent;
+        if let Some(pause) = self.read_before_step(&call.step) {
+            return Err(pause);
+        }
         let mut plan = Plan::new();
         match &call.step {
             PeerStep::Lock { session: requester, round, waits, locks } if !self.back.has_locked(intent, locks) => {

@@ -223,6 +223,8 @@ impl<K: KeyValue> Shard<K> {
                 self.plan_rename(plan, (*parent, name), (*new_parent, new_name), *mode);
             }
             ShardRequest::Lookup { .. }
+            | ShardRequest::ReadBelow { .. }
+            | ShardRequest::NoteBelow { .. }
             | ShardRequest::GetAttributes { .. }
             | ShardRequest::ReadLink { .. }
             | ShardRequest::ReadDirectory { .. }

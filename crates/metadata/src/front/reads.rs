@@ -27,6 +27,9 @@ impl<K: KeyValue> Shard<K> {
                 let wanted = Wanted { since, start, end, extra, strided_since, strided_after: *strided_after };
                 self.parts(call, (*inode, *group), &wanted, *own)
             }
+            ShardRequest::ReadBelow { directory, after } => {
+                Ok(ShardAnswer::Below(self.back.read_below(*directory, after.as_ref())))
+            }
             ShardRequest::GetXattrs { inode } => self.xattrs(call, *inode),
             ShardRequest::ReadLink { inode } => self.back.read_link(*inode).map(ShardAnswer::Target),
             ShardRequest::ReadDirectory { inode, after, entries_max, with_attributes } => {

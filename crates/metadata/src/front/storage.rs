@@ -136,6 +136,8 @@ pub enum StorageWait {
     Work { number: u64, index: usize },
     /// The shard itself: the file's writer is gone. `stale`: a cut of the file has ended since.
     Recovery { of: Recovery, stale: bool },
+    /// Work that waits for an inode to be read from below.
+    Below { inode: InodeNumber },
 }
 
 /// The search for the size of a file whose writer is gone: one object after the other.
@@ -176,7 +178,7 @@ impl Retries {
 
 impl<K: KeyValue> Shard<K> {
     /// A token for a question.
-    fn token_for(&mut self, wait: StorageWait) -> u64 {
+    pub(super) fn token_for(&mut self, wait: StorageWait) -> u64 {
         self.latest_storage_token += 1;
         self.storage_waits.insert(self.latest_storage_token, wait);
         self.latest_storage_token
@@ -194,6 +196,9 @@ impl<K: KeyValue> Shard<K> {
         let Some(wait) = self.storage_waits.remove(&token) else {
             return;
         };
+        if let StorageWait::Below { inode } = wait {
+            return self.below_answered(inode, result, out);
+        }
         let answer = match result {
             Ok(StorageAnswer::Object { size, mtime }) => Ok((size, mtime)),
             Ok(_) => Err(Error::Malformed),
@@ -225,6 +230,7 @@ impl<K: KeyValue> Shard<K> {
                 Ok(answer) => self.recovery_goes_on(of, answer, out),
                 Err(_) => self.recovered(of, None),
             },
+            StorageWait::Below { .. } => unreachable!("its answers are taken above"),
         }
     }
 

@@ -5,6 +5,7 @@
 //! ended the session meanwhile, the client makes the call in its next session, and names those that it repeats.
 
 use crate::attributes::{AttributeChanges, Attributes, FileKind};
+use crate::below::{BelowNote, BelowPage};
 use crate::capability::Capability;
 use crate::cookie::Cookie;
 use crate::credentials::Credentials;
@@ -291,6 +292,12 @@ pub enum ShardRequest {
         /// The answer names the parts that the session writes, even without extents in the range.
         own: bool,
     },
+    /// Read, by the owner of the file system. What is known of the names of a directory below, after this one. Answer:
+    /// `Below`.
+    ReadBelow { directory: InodeNumber, after: Option<Name> },
+    /// Change, by the owner of the file system. This is below a directory from now on. At most
+    /// [`crate::limits::NAMES_BELOW_MAX`] notes. Answer: `Done`.
+    NoteBelow { directory: InodeNumber, notes: Vec<BelowNote> },
 }
 
 /// A strided extent of a file, and its part: strided extents have an order.
@@ -408,6 +415,8 @@ pub enum ShardAnswer {
         /// After which strided extent to go on; `None`: there are no more.
         strided_next: Option<StridedCursor>,
     },
+    /// What is known of a directory below.
+    Below(BelowPage),
 }
 
 /// One page of a directory listing.
@@ -450,6 +459,7 @@ impl ShardRequest {
                 | ShardRequest::GetXattrs { .. }
                 | ShardRequest::OpenGroup { .. }
                 | ShardRequest::GetParts { .. }
+                | ShardRequest::ReadBelow { .. }
                 | ShardRequest::Ping
         )
     }
@@ -473,7 +483,9 @@ impl ShardRequest {
 
     /// Whether carrying it out makes names or attributes untrue that a client may know.
     pub fn changes_what_is_known(&self) -> bool {
-        !self.is_read() && !matches!(self, ShardRequest::Release { .. } | ShardRequest::EndSession)
+        let tells =
+            matches!(self, ShardRequest::NoteBelow { .. } | ShardRequest::Release { .. } | ShardRequest::EndSession);
+        !self.is_read() && !tells
     }
 
     /// The inode that the call is about: that of the directory, when it is about a name.
@@ -507,7 +519,9 @@ impl ShardRequest {
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }
             | ShardRequest::CancelLock { inode, .. }
-            | ShardRequest::TestLock { inode, .. } => Some(*inode),
+            | ShardRequest::TestLock { inode, .. }
+            | ShardRequest::ReadBelow { directory: inode, .. }
+            | ShardRequest::NoteBelow { directory: inode, .. } => Some(*inode),
             ShardRequest::Release { .. } | ShardRequest::EndSession | ShardRequest::Ping => None,
         }
     }

@@ -1,7 +1,9 @@
 //! What is asked of a storage server beside reading and writing ([`crate::data`]).
 
+use crate::below::{BelowName, BelowStamp};
 use crate::capability::Capability;
 use crate::ids::{InodeNumber, ObjectId, SessionId, ShardId};
+use crate::name::Name;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,12 @@ pub enum StorageRequest {
     /// [`crate::limits::FENCED_OBJECTS_MAX`]. Answer: `Done`, when nothing that the session writes can land in them any
     /// more.
     Fence { session: SessionId, shard: ShardId, objects: Vec<(InodeNumber, ObjectId)> },
+    /// Shard: the names of a directory below that come after this one, with what they stand for. `path`: from the
+    /// directory that the file system lies over. Answer: `NamesBelow`.
+    ListBelow { path: Vec<Name>, after: Option<Name> },
+    /// Shard: copy up to [`crate::limits::FILL_BYTES_MAX`] bytes from `offset` on of a file below into an object of the
+    /// inode; `None`: into a new one. Answer: `Filled`.
+    FillFromBelow { inode: InodeNumber, object: Option<ObjectId>, path: Vec<Name>, offset: u64 },
 }
 
 impl StorageRequest {
@@ -30,7 +38,12 @@ impl StorageRequest {
     pub fn object(&self) -> Option<(InodeNumber, ObjectId)> {
         match self {
             Self::Stat { inode, object } | Self::Truncate { inode, object, .. } => Some((*inode, *object)),
-            Self::LeaseObjects { .. } | Self::Remove { .. } | Self::Space | Self::Fence { .. } => None,
+            Self::LeaseObjects { .. }
+            | Self::Remove { .. }
+            | Self::Space
+            | Self::Fence { .. }
+            | Self::ListBelow { .. }
+            | Self::FillFromBelow { .. } => None,
         }
     }
 }
@@ -69,6 +82,20 @@ pub enum StorageAnswer {
         mtime: Timestamp,
     },
     Space(Space),
+    /// Names of a directory below, in their order.
+    NamesBelow {
+        names: Vec<BelowName>,
+        /// There are more after the last one.
+        is_more: bool,
+    },
+    /// The object has the file's bytes up to `end`, if the file is what it was when its first ones were copied.
+    Filled {
+        object: ObjectId,
+        end: u64,
+        stamp: BelowStamp,
+        /// The object's own modification time.
+        object_mtime: Timestamp,
+    },
 }
 
 /// Space of a storage server, bytes.

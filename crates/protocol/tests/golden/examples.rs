@@ -18,11 +18,12 @@ use weft_protocol::message::shard::{
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
-    AttributeChanges, Attributes, Capability, ClusterMap, Cookie, Credentials, Error, Extent, FileKind, Generation,
-    Grants, GroupOpen, HeldLock, Inherited, InheritedChange, InodeFlags, InodeNumber, KeyId, Layout, LeaseKey,
-    LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeChange, NodeId, NodeIdentity,
-    NodeKey, NodeRecord, ObjectId, Parts, Pattern, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex,
-    SplitPart, StripePlan, TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    AttributeChanges, Attributes, BelowEntry, BelowName, BelowNote, BelowPage, BelowStamp, Capability, ClusterMap,
+    Cookie, Credentials, Error, Extent, FileKind, Generation, Grants, GroupOpen, HeldLock, Inherited, InheritedChange,
+    InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
+    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, Pattern, RangeLock,
+    Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan, TimeChange, Timestamp, Xattr,
+    XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -173,6 +174,18 @@ fn range() -> LockRange {
 
 fn plan() -> StripePlan {
     StripePlan::new(2, 1 << 20).expect("a plan")
+}
+
+fn stamp() -> BelowStamp {
+    BelowStamp { size: 4096, mtime: time(), inode: 0x1234_5678_9abc }
+}
+
+fn below() -> BelowEntry {
+    BelowEntry { kind: FileKind::Regular, stamp: stamp(), inode: inode(), ctime: time(), differs: true }
+}
+
+fn path() -> Vec<Name> {
+    vec![name("directory"), name("file")]
 }
 
 fn pattern() -> Pattern {
@@ -335,6 +348,9 @@ pub fn shard_requests() -> Vec<ShardRequest> {
         ShardRequest::Spread { inode: inode() },
         ShardRequest::OpenGroup { inode: inode(), access: Access::ReadWrite, group: SessionId::of_group(78) },
     ];
+    requests.push(ShardRequest::ReadBelow { directory: parent, after: Some(name("file")) });
+    let notes = [Some(below()), None].map(|entry| BelowNote { name: name("file"), entry });
+    requests.push(ShardRequest::NoteBelow { directory: parent, notes: notes.into() });
     requests.extend(part_requests());
     requests.extend(lock_kinds().into_iter().map(|kind| ShardRequest::Lock {
         inode: inode(),
@@ -441,6 +457,8 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
         end: 3 << 20,
         strided_next: Some((pattern(), object())),
     });
+    let entries = vec![(name("file"), below())];
+    answers.push(ShardAnswer::Below(BelowPage { is_unread: true, entries, next: Some(name("file")) }));
     answers.extend(lock_answers().into_iter().map(ShardAnswer::Lock));
     let lock = RangeLock { range: range(), mode: LockMode::Exclusive };
     let held = HeldLock { lock, kind: LockKind::Process, pid: 4242 };
@@ -460,6 +478,8 @@ pub fn storage_requests() -> Vec<StorageRequest> {
             shard: ShardId(3),
             objects: vec![(InodeNumber::ROOT, object())],
         },
+        StorageRequest::ListBelow { path: path(), after: Some(name("file")) },
+        StorageRequest::FillFromBelow { inode: inode(), object: Some(object()), path: path(), offset: 1 << 26 },
     ]
 }
 
@@ -473,6 +493,19 @@ pub fn storage_answers() -> Vec<StorageAnswer> {
         StorageAnswer::Batch { capability: capability(), is_low: true },
         StorageAnswer::Object { size: 4096, mtime: time() },
         StorageAnswer::Space(space()),
+        StorageAnswer::NamesBelow {
+            names: vec![BelowName {
+                name: name("link"),
+                kind: FileKind::Symlink,
+                mode: 0o777,
+                uid: 1000,
+                gid: 100,
+                stamp: stamp(),
+                target: Some(SymlinkTarget(b"../file".to_vec())),
+            }],
+            is_more: true,
+        },
+        StorageAnswer::Filled { object: object(), end: 1 << 26, stamp: stamp(), object_mtime: time() },
     ]
 }
 

@@ -160,6 +160,7 @@ pub fn grants(answer: &ShardAnswer) -> Grants {
         | ShardAnswer::RemovedBatch { .. }
         | ShardAnswer::Lock(_)
         | ShardAnswer::LockTested(_)
+        | ShardAnswer::Below(_)
         | ShardAnswer::Parts { .. } => Grants::empty(),
     }
 }

@@ -1,0 +1,224 @@
+//! The directory that a file system lies over: what was read from it, and what was not yet (docs/decisions/0029).
+//!
+//! A directory from below begins without names, and a file without an object: they are *unread*. The front reads them
+//! before the first call that needs them, by `ImportNames` and `FillFile`. What is below each name when it is read, or
+//! was written back, stays under the directory's number for good, also when directory and name are gone here: whatever
+//! is there and not in the namespace any more was removed.
+//!
+//! Invariant: `unread` is the number of origins that say so; an unread directory has no names, an unread file no object.
+//! Not here: when something is read (`front/below.rs`), and what is written back, which a client decides.
+
+use super::inode::{Inode, MODE_BITS};
+use super::keys::{Key, Tag, below_name_of, inode_of};
+use super::{Back, Dentry};
+use crate::kv::KeyValue;
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+use weft_protocol::limits::{NAMES_BELOW_MAX, SYMLINK_BYTES_MAX};
+use weft_protocol::message::shard::ShardAnswer;
+use weft_protocol::{
+    BelowEntry, BelowName, BelowNote, BelowPage, BelowStamp, Error, FileKind, Generation, InodeNumber, Layout, Name,
+    ObjectId, Result, Timestamp, codec,
+};
+
+/// Where an inode comes from. A file's goes once it is read; a directory's stays, since those in it go by it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct BelowOrigin {
+    /// The directory in which it was then, and its name there; `None`: it is the root.
+    place: Option<(InodeNumber, Name)>,
+    is_unread: bool,
+}
+
+impl<K: KeyValue> Back<K> {
+    /// The root is a directory from below, and unread.
+    pub fn lie_over(&mut self) {
+        self.put_origin(InodeNumber::ROOT, &BelowOrigin { place: None, is_unread: true });
+        self.unread += 1;
+    }
+
+    /// Whether anything is unread.
+    pub fn has_unread(&self) -> bool {
+        self.unread > 0
+    }
+
+    /// Whether the names or contents of this inode were not read from below yet.
+    pub fn is_unread(&self, inode: InodeNumber) -> bool {
+        self.unread > 0 && self.origin(inode).is_some_and(|origin| origin.is_unread)
+    }
+
+    /// The origins that are unread, for a store that was filled otherwise.
+    pub(super) fn count_unread(&self) -> u64 {
+        let mut unread = 0;
+        self.store.scan(&[Tag::BelowOrigin as u8], |key, value| match inode_of(key, Tag::BelowOrigin) {
+            Some(_) => {
+                unread += u64::from(decoded::<BelowOrigin>(value).is_unread);
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Break(()),
+        });
+        unread
+    }
+
+    fn origin(&self, inode: InodeNumber) -> Option<BelowOrigin> {
+        self.store.get(&Key::below_origin(inode), decoded)
+    }
+
+    fn put_origin(&mut self, inode: InodeNumber, origin: &BelowOrigin) {
+        self.store.put(&Key::below_origin(inode), &codec::to_bytes(origin));
+    }
+
+    /// The path below of an inode that comes from there.
+    pub fn path_below(&self, inode: InodeNumber) -> Option<Vec<Name>> {
+        let mut path = Vec::new();
+        let mut origin = self.origin(inode)?;
+        while let Some((directory, name)) = origin.place {
+            path.push(name);
+            origin = self.origin(directory)?;
+        }
+        path.reverse();
+        Some(path)
+    }
+
+    /// The inode needs not to be read any more: it was, or its contents are gone.
+    pub(super) fn forget_unread(&mut self, inode: InodeNumber) {
+        if self.unread == 0 {
+            return;
+        }
+        let Some(origin) = self.origin(inode).filter(|origin| origin.is_unread) else { return };
+        self.unread -= 1;
+        // Of a directory, what is in it goes by it, wherever that is by now.
+        if self.inode(inode).is_some_and(|inode| inode.kind == FileKind::Directory) {
+            self.put_origin(inode, &BelowOrigin { is_unread: false, ..origin });
+        } else {
+            self.store.delete(&Key::below_origin(inode));
+        }
+    }
+
+    /// A directory gets the names that were read from below. What is not needed to be told apart from what others
+    /// change keeps its times.
+    pub(super) fn import_names(&mut self, number: InodeNumber, names: &[BelowName]) {
+        if !self.is_unread(number) {
+            return;
+        }
+        let Ok(mut directory) = self.directory(number) else { return };
+        for name in names {
+            self.import_name((number, &mut directory), name);
+        }
+        self.put_inode(number, &directory);
+        self.forget_unread(number);
+    }
+
+    fn import_name(&mut self, (parent, directory): (InodeNumber, &mut Inode), from: &BelowName) {
+        let BelowName { name, kind, stamp, .. } = from;
+        let number = InodeNumber::new(self.shard, self.next_sequence);
+        let is_directory = *kind == FileKind::Directory;
+        let owner = super::create::NewOwner { uid: from.uid, gid: from.gid, mode: from.mode & MODE_BITS };
+        let mut inode = Inode::new(*kind, &owner, parent, stamp.mtime);
+        match (kind, &from.target) {
+            (FileKind::Symlink, Some(target)) if (1..=SYMLINK_BYTES_MAX).contains(&target.0.len()) => {
+                inode.size = target.0.len() as u64;
+                self.store.put(&Key::symlink(number), &target.0);
+            }
+            (FileKind::Symlink, _) => return,
+            (FileKind::Regular, _) => inode.size = stamp.size,
+            (FileKind::Directory, _) => inode.inherit(directory.inherited()),
+        }
+        if !self.insert_dentry(parent, name, Dentry { inode: number, kind: *kind }) {
+            return;
+        }
+        self.next_sequence += 1;
+        self.inodes += 1;
+        self.dentries += 1;
+        directory.size += 1;
+        directory.links += u32::from(is_directory);
+        self.put_inode(number, &inode);
+        if is_directory || (*kind == FileKind::Regular && stamp.size > 0) {
+            let origin = BelowOrigin { place: Some((parent, name.clone())), is_unread: true };
+            self.put_origin(number, &origin);
+            self.unread += 1;
+        }
+        let entry = BelowEntry { kind: *kind, stamp: *stamp, inode: number, ctime: inode.ctime, differs: false };
+        self.put_entry(parent, name, &entry);
+    }
+
+    /// Whether the attributes of a file are other ones when it is read, since it has changed below.
+    pub fn changes_when_filled(&self, number: InodeNumber, stamp: &BelowStamp) -> bool {
+        self.inode(number).is_some_and(|inode| (inode.size, inode.mtime) != (stamp.size, stamp.mtime))
+    }
+
+    /// A file gets the object to which its contents were copied. Returns whether it took it.
+    pub(super) fn fill_file(
+        &mut self,
+        number: InodeNumber,
+        object: ObjectId,
+        stamp: &BelowStamp,
+        object_mtime: Timestamp,
+    ) -> bool {
+        let Some(origin) = self.origin(number).filter(|origin| origin.is_unread) else { return false };
+        let Some(mut inode) = self.inode(number) else { return false };
+        inode.set_layout(Layout::Whole { object, generation: Generation(1) });
+        inode.note_object_mtime(Some(object_mtime));
+        let before = inode.ctime;
+        if self.changes_when_filled(number, stamp) {
+            (inode.size, inode.mtime) = (stamp.size, stamp.mtime);
+            inode.ctime = stamp.mtime.after(before);
+        }
+        self.put_inode(number, &inode);
+        if let Some((directory, name)) = &origin.place
+            && let Some(entry) = self.entry(*directory, name).filter(|entry| entry.inode == number)
+        {
+            // What was changed here before it was read stays changed.
+            let ctime = if entry.ctime == before { inode.ctime } else { entry.ctime };
+            self.put_entry(*directory, name, &BelowEntry { stamp: *stamp, ctime, ..entry });
+        }
+        self.forget_unread(number);
+        true
+    }
+
+    fn entry(&self, directory: InodeNumber, name: &Name) -> Option<BelowEntry> {
+        self.store.get(&Key::below_name(directory, name.as_bytes()), decoded)
+    }
+
+    fn put_entry(&mut self, directory: InodeNumber, name: &Name, entry: &BelowEntry) {
+        self.store.put(&Key::below_name(directory, name.as_bytes()), &codec::to_bytes(entry));
+    }
+
+    /// What is known of a directory below, after a name.
+    pub fn read_below(&self, directory: InodeNumber, after: Option<&Name>) -> BelowPage {
+        let mut page = BelowPage { is_unread: self.is_unread(directory), entries: Vec::new(), next: None };
+        let from = Key::below_name(directory, after.map_or(&[][..], Name::as_bytes));
+        self.store.scan(&from, |key, value| match below_name_of(key, directory) {
+            Some(name) if Some(&name) == after => ControlFlow::Continue(()),
+            Some(_) if page.entries.len() == NAMES_BELOW_MAX => {
+                page.next = page.entries.last().map(|(name, _)| name.clone());
+                ControlFlow::Break(())
+            }
+            Some(name) => {
+                page.entries.push((name, decoded(value)));
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Break(()),
+        });
+        page
+    }
+
+    /// This is below from now on.
+    pub(super) fn note_below(&mut self, directory: InodeNumber, notes: &[BelowNote]) -> Result<ShardAnswer> {
+        if !self.is_here(directory) || notes.len() > NAMES_BELOW_MAX {
+            return Err(Error::Invalid);
+        }
+        for BelowNote { name, entry } in notes {
+            match entry {
+                Some(entry) => self.put_entry(directory, name, entry),
+                None => {
+                    self.store.delete(&Key::below_name(directory, name.as_bytes()));
+                }
+            }
+        }
+        Ok(ShardAnswer::Done)
+    }
+}
+
+fn decoded<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> T {
+    codec::from_bytes(bytes).expect("a record of the store is what was put in")
+}
