@@ -277,9 +277,11 @@ impl Storage {
                 objects.iter().for_each(|(_, object)| self.remove(*object));
                 Ok(StorageAnswer::Done)
             }
-            StorageRequest::Fence { .. } | StorageRequest::LeaseObjects { .. } | StorageRequest::Space => {
-                Err(Error::Invalid)
-            }
+            StorageRequest::Fence { .. }
+            | StorageRequest::LeaseObjects { .. }
+            | StorageRequest::Space
+            | StorageRequest::ListBelow { .. }
+            | StorageRequest::FillFromBelow { .. } => Err(Error::Invalid),
         }
     }
 }

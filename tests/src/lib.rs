@@ -158,6 +158,7 @@ impl FileSystem {
                 owner_uid: Self::me().uid,
                 owner_gid: Self::me().gid,
                 store: Some(wanted.stored.config(&directory, id, wanted.store_bytes)),
+                over: None,
                 runtime_directory: directory.clone(),
                 listen: "127.0.0.1:0".parse().expect("an address"),
             };
@@ -172,7 +173,7 @@ impl FileSystem {
         let shards = 0..wanted.nodes * wanted.shards_per_node;
         let shards = shards.map(|shard| ShardRecord::new(NodeId(shard % wanted.nodes), MapEpoch(1))).collect();
         let map = ClusterMap { name, epoch: MapEpoch(1), nodes, shards, removed_max: None };
-        let instance = Instance { map: map.clone(), processes: Vec::new(), directory, user_key: None };
+        let instance = Instance { map: map.clone(), processes: Vec::new(), over: None, directory, user_key: None };
         let address = |node: &NodeRecord| node.address.tcp.parse().expect("an address");
         let relayed = map.nodes.iter().filter(|_| wanted.links);
         let links = relayed.map(|node| Link::start(address(node))).collect();

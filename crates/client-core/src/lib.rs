@@ -8,6 +8,7 @@
 //! The client library's shell is sockets, threads and files; the simulation's is a virtual network and clock. Both
 //! run the same procedures.
 
+mod below;
 mod cache;
 mod calls;
 mod changing;

@@ -20,8 +20,8 @@ use weft_client_core::{
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
 use weft_protocol::{
-    AttributeChanges, ClusterMap, Cookie, Credentials, Error, InheritedChange, InodeNumber, Name, NodeId, NodeIdentity,
-    Plan, Result, SessionId, ShardId, XattrExpectation, XattrName, XattrValue,
+    AttributeChanges, BelowNote, BelowPage, ClusterMap, Cookie, Credentials, Error, InheritedChange, InodeNumber, Name,
+    NodeId, NodeIdentity, Plan, Result, SessionId, ShardId, XattrExpectation, XattrName, XattrValue,
 };
 use weft_ucx::{LastingMemory, RegisteredMemory};
 
@@ -317,6 +317,16 @@ impl Client {
     /// The parts of a split file, and what each has of it. `Error::Invalid`: the file is not split.
     pub fn parts(&self, who: &Credentials, inode: InodeNumber) -> Result<Vec<PartUse>> {
         block_on(self.files().parts(who, inode))
+    }
+
+    /// What is known of the names of a directory below, after one of them; for the owner of the file system.
+    pub fn read_below(&self, who: &Credentials, directory: InodeNumber, after: Option<Name>) -> Result<BelowPage> {
+        block_on(self.files().read_below(who, directory, after))
+    }
+
+    /// Says what is below a directory from now on; for the owner of the file system.
+    pub fn note_below(&self, who: &Credentials, directory: InodeNumber, notes: Vec<BelowNote>) -> Result<()> {
+        block_on(self.files().note_below(who, directory, notes))
     }
 
     /// Where the bytes of a file live.

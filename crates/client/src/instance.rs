@@ -54,6 +54,9 @@ pub struct NodeProcess {
 pub struct Instance {
     pub map: ClusterMap,
     pub processes: Vec<NodeProcess>,
+    /// Directory of another file system that this one lies over.
+    #[serde(default)]
+    pub over: Option<PathBuf>,
     /// Directory of these files. Not stored.
     #[serde(skip)]
     pub directory: PathBuf,
@@ -98,7 +101,7 @@ impl Instance {
     pub fn of_key(key: KeyFile) -> Instance {
         let map = ClusterMap { name: key.file_system.clone(), ..ClusterMap::default() };
         let directory = Self::user_directory().join(&key.file_system);
-        Instance { map, processes: Vec::new(), directory, user_key: Some(Arc::new(key)) }
+        Instance { map, processes: Vec::new(), over: None, directory, user_key: Some(Arc::new(key)) }
     }
 
     /// The directory that has a directory per file system of others that is mounted here. No name of a file system
@@ -221,7 +224,7 @@ impl Instance {
             Err(error) => return Err(at(&path, &error)),
         }
         let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
-        Ok(Instance { map, processes: processes_of_pid_files(&directory)?, directory, user_key: None })
+        Ok(Instance { map, processes: processes_of_pid_files(&directory)?, over: None, directory, user_key: None })
     }
 
     /// The nodes that run, or ran, on this machine, by the `.pid` files of the file system of this name.
@@ -425,7 +428,8 @@ mod tests {
             store: "/s".into(),
             store_made: Some("/s".into()),
         };
-        let instance = Instance { map, processes: vec![process], directory: scratch.0.join("w"), user_key: None };
+        let instance =
+            Instance { map, processes: vec![process], over: None, directory: scratch.0.join("w"), user_key: None };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(instance.mounts_directory()).expect("made");
         instance.save().expect("saved");
         fs::write(instance.mounts_directory().join("1.json"), "{}").expect("written");

@@ -18,6 +18,8 @@ pub struct Cluster {
     pub key: NodeKey,
     pub owner_uid: u32,
     pub owner_gid: u32,
+    /// The file system lies over a directory of another one.
+    pub is_over: bool,
     map: RwLock<Arc<ClusterMap>>,
     /// Epoch of `map`; read by every request.
     epoch: AtomicU32,
@@ -33,6 +35,7 @@ impl Cluster {
             key: config.key()?,
             owner_uid: config.owner_uid,
             owner_gid: config.owner_gid,
+            is_over: config.over.is_some(),
             map: RwLock::default(),
             epoch: AtomicU32::new(0),
         })

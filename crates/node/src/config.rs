@@ -47,6 +47,9 @@ pub struct NodeConfig {
     pub owner_gid: u32,
     /// `None`: metadata only.
     pub store: Option<StoreConfig>,
+    /// Directory of another file system that this one lies over.
+    #[serde(default)]
+    pub over: Option<PathBuf>,
     /// Directory of the Unix socket `nNN.sock`.
     pub runtime_directory: PathBuf,
     /// Address to listen on; port 0: any free one.

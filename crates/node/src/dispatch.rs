@@ -17,7 +17,7 @@ use weft_protocol::limits::{GROUPS_PER_SESSION_MAX, REPEATED_CALLS_MAX, SLOTS_MA
 use weft_protocol::map::admit;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{ShardCall, ShardReply};
+use weft_protocol::message::shard::{ShardCall, ShardReply, ShardRequest};
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{Credentials, Error, MapEpoch};
 use weft_transport::{Peer, Result, TransportError};
@@ -93,7 +93,7 @@ pub fn handle(
 }
 
 fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, call: ShardCall, sink: &mut Sink<'_>) {
-    if let Err(error) = check_call(node, &call) {
+    if let Err(error) = check_call(node, peer, &call) {
         sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error), others: Vec::new() }));
         return;
     }
@@ -137,8 +137,13 @@ fn check_epoch(node: &Node, epoch: MapEpoch) -> std::result::Result<(), Error> {
     admitted
 }
 
-fn check_call(node: &Node, call: &ShardCall) -> std::result::Result<(), Error> {
+fn check_call(node: &Node, peer: &Peer, call: &ShardCall) -> std::result::Result<(), Error> {
     check_epoch(node, call.epoch)?;
+    if let ShardRequest::ReadBelow { .. } | ShardRequest::NoteBelow { .. } = call.request
+        && !is_privileged(peer)
+    {
+        return Err(Error::NotPermitted);
+    }
     // Bounds the replies that the shard retains, one per slot.
     let knows_slots = call.slot.0 < SLOTS_MAX && node.cluster.map().node(call.slots_of).is_some();
     if !knows_slots || call.repeats.len() > REPEATED_CALLS_MAX {

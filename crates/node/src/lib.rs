@@ -9,12 +9,14 @@
 //! | `connection` | one per data connection: checks requests and moves bytes ([`data`]) |
 //! | `courier-N` | requests to other nodes, on demand ([`courier`]) |
 //! | `objects` | truncates, removes and lists objects ([`storage_server`]) |
+//! | `below-N` | reads the directory that the file system lies over ([`below`]) |
 //! | `abandon` | copies objects of which ended sessions have descriptors ([`fencing`]) |
 //! | `signals` | SIGTERM and SIGINT end the node, SIGUSR1 logs the requests in flight |
 //!
 //! Each part of the state has one owner, a module of its own; [`state`] lists them and their order.
 
 mod accept;
+mod below;
 mod cached_pages;
 mod calls;
 mod clock;
@@ -118,6 +120,10 @@ fn spawn_threads(node: &Arc<Node>, jobs: Option<Jobs>) -> io::Result<()> {
     spawn_signals(node)?;
     if let (Some(Jobs { objects, fences }), Some(server)) = (jobs, &node.shards.storage) {
         let (fencing, store) = (Arc::clone(&node.shards.fencing), Arc::clone(&server.store));
+        for index in (0..below::THREADS).filter(|_| server.reads_below()) {
+            let server = Arc::clone(server);
+            spawn(&format!("below-{index}"), move || server.work_below())?;
+        }
         let server = Arc::clone(server);
         spawn("objects", move || server.work(&objects))?;
         spawn("abandon", move || abandon::work(&fencing, &*store, &fences))?;

@@ -223,7 +223,11 @@ impl Shards {
     }
 
     fn new_shard(&self, id: ShardId) -> Shard<MemoryStore> {
-        Shard::new(self.config_of(id), MemoryStore::new(), clock::now())
+        let mut shard = Shard::new(self.config_of(id), MemoryStore::new(), clock::now());
+        if self.cluster.is_over && id == ShardId::ROOT {
+            shard.lie_over();
+        }
+        shard
     }
 
     /// What a shard of this node is made with.

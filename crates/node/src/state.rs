@@ -8,6 +8,7 @@
 //! fences, storage server, shards, membership and data server; what comes back to the shards goes through
 //! [`crate::shard_events`].
 
+use crate::below::Below;
 use crate::cached_pages::CachedPages;
 use crate::clock;
 use crate::cluster::Cluster;
@@ -27,7 +28,7 @@ use crate::sessions::Sessions;
 use crate::shard_events::ToShards;
 use crate::shards::Shards;
 use crate::stop::Stop;
-use crate::storage_server::{Job, StorageServer, Surroundings};
+use crate::storage_server::{BelowJob, Job, StorageServer, Surroundings};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -66,11 +67,12 @@ impl Node {
     pub fn new(config: &NodeConfig, loops: usize) -> io::Result<(Arc<Self>, Option<Jobs>)> {
         let cluster = Arc::new(Cluster::new(config)?);
         let store = config.store.as_ref().map(StoreConfig::open).transpose()?;
+        let below = config.over.as_deref().map(Below::open).transpose()?;
         let loops = Arc::new(Loops::new(loops)?);
         let sessions = Arc::new(Sessions::default());
-        let mut jobs = None;
+        let (mut jobs, mut below) = (None, below);
         let shards = Arc::new_cyclic(|shards: &std::sync::Weak<Shards>| {
-            let (shards, made) = new_shards(&cluster, &loops, &sessions, store.clone(), shards.clone());
+            let (shards, made) = new_shards(&cluster, &loops, &sessions, (store.clone(), below.take()), shards.clone());
             jobs = made;
             shards
         });
@@ -127,7 +129,7 @@ fn new_shards(
     cluster: &Arc<Cluster>,
     loops: &Arc<Loops>,
     sessions: &Arc<Sessions>,
-    store: Option<Arc<dyn ObjectStore>>,
+    (store, below): (Option<Arc<dyn ObjectStore>>, Option<Below<BelowJob>>),
     to_shards: ToShards,
 ) -> (Shards, Option<Jobs>) {
     let pages = Arc::new(CachedPages::new(Arc::clone(sessions), Arc::clone(loops)));
@@ -151,6 +153,7 @@ fn new_shards(
             couriers: Arc::clone(&couriers),
             shards: to_shards,
             loops: Arc::clone(loops),
+            below,
         };
         StorageServer::new(store, surroundings)
     });

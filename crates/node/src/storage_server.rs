@@ -2,6 +2,7 @@
 //!
 //! Slow requests (truncating and removing files) run on a thread of their own, and delay no others.
 
+use crate::below::Below;
 use crate::cached_pages::{CachedPages, Pass};
 use crate::clock;
 use crate::cluster::Cluster;
@@ -15,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use weft_metadata::Event;
 use weft_protocol::handshake::KeyName;
-use weft_protocol::limits::FENCED_OBJECTS_MAX;
+use weft_protocol::limits::{FENCED_OBJECTS_MAX, OBJECT_BATCH_COUNT};
 use weft_protocol::message::Message;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, SessionId, ShardId, routing};
@@ -34,7 +35,21 @@ pub struct StorageServer {
     loops: Arc<Loops>,
     collector: Mutex<Collector>,
     jobs: Sender<Job>,
+    below: Option<Below<BelowJob>>,
+    own_objects: Mutex<OwnObjects>,
 }
+
+/// Identifiers for what this node makes by itself. The collector does not ask for their objects: the shards do.
+#[derive(Default)]
+struct OwnObjects {
+    /// The session under which they are leased; `None`: nothing was made yet.
+    session: Option<SessionId>,
+    /// The next one, and how many are left.
+    next: Option<(ObjectId, u32)>,
+}
+
+/// Something to be read from below.
+pub struct BelowJob(StorageRequest, ReplyTo);
 
 /// What the storage server uses of the node.
 pub struct Surroundings {
@@ -44,6 +59,8 @@ pub struct Surroundings {
     pub couriers: Arc<Couriers>,
     pub shards: ToShards,
     pub loops: Arc<Loops>,
+    /// The directory that the file system lies over.
+    pub below: Option<Below<BelowJob>>,
 }
 
 /// Work for the thread.
@@ -64,14 +81,23 @@ pub enum ReplyTo {
 impl StorageServer {
     /// Returns a server for a store; the second value is for [`StorageServer::work`].
     pub fn new(store: Arc<dyn ObjectStore>, node: Surroundings) -> (Arc<Self>, Receiver<Job>) {
-        let Surroundings { cluster, fencing, pages, couriers, shards, loops } = node;
+        let Surroundings { cluster, fencing, pages, couriers, shards, loops, below } = node;
         let (jobs, receiver) = channel();
         let collector = Mutex::new(Collector::new(cluster.node, 1));
-        (Arc::new(Self { store, cluster, fencing, pages, couriers, shards, loops, collector, jobs }), receiver)
+        let own_objects = Mutex::default();
+        let server =
+            Self { store, cluster, fencing, pages, couriers, shards, loops, collector, jobs, below, own_objects };
+        (Arc::new(server), receiver)
     }
 
     /// Has the thread perform a request, a cut when no kernel keeps pages of what it cuts off.
     fn start_request(self: &Arc<Self>, request: StorageRequest, to: ReplyTo) {
+        if let StorageRequest::ListBelow { .. } | StorageRequest::FillFromBelow { .. } = request {
+            return match &self.below {
+                Some(below) => below.send(BelowJob(request, to)),
+                None => self.reply(&to, Err(Error::NotSupported)),
+            };
+        }
         let StorageRequest::Truncate { inode, object, size, by } = request else {
             return self.start(Job::Request(request, to, None));
         };
@@ -106,6 +132,56 @@ impl StorageServer {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Whether there is a directory below.
+    pub fn reads_below(&self) -> bool {
+        self.below.is_some()
+    }
+
+    /// A thread that reads what is below.
+    pub fn work_below(&self) {
+        let Some(below) = &self.below else { return };
+        while let Some(BelowJob(request, to)) = below.next() {
+            let result = catch_unwind(AssertUnwindSafe(|| match &request {
+                StorageRequest::ListBelow { path, after } => below.list(path, after.as_ref()),
+                StorageRequest::FillFromBelow { inode, object, path, offset } => {
+                    below.fill(&*self.store, (*inode, *object), (path, *offset), || self.own_object())
+                }
+                _ => Err(Error::Invalid),
+            }));
+            let result = result.unwrap_or(Err(Error::Device(weft_protocol::error::errno::EIO)));
+            if let Err(error) = &result {
+                tracing::warn!("{request:?}: {error}");
+            }
+            self.reply(&to, result);
+        }
+    }
+
+    /// An identifier for an object that this node makes.
+    fn own_object(&self) -> Result<ObjectId> {
+        let mut own = lock(&self.own_objects);
+        let (object, left) = match own.next {
+            Some(next) => next,
+            None => {
+                let fresh = || getrandom::u64().map(SessionId::of_client).map_err(|_| Error::Busy);
+                let session = own.session.map_or_else(fresh, Ok)?;
+                own.session = Some(session);
+                let (epoch, now) = (self.cluster.epoch(), clock::wall_seconds());
+                let owner = self.cluster.owner_uid;
+                let capability = lock(&self.collector).lease_objects(
+                    session,
+                    owner,
+                    OBJECT_BATCH_COUNT,
+                    &self.cluster.key,
+                    epoch,
+                    now,
+                )?;
+                (capability.object, OBJECT_BATCH_COUNT)
+            }
+        };
+        own.next = (left > 1).then(|| (ObjectId::from_raw(object.raw() + 1), left - 1));
+        Ok(object)
     }
 
     fn perform(&self, request: &StorageRequest) -> Result<StorageAnswer> {
@@ -152,7 +228,10 @@ impl StorageServer {
                 Ok(StorageAnswer::Done)
             }
             StorageRequest::Stat { .. } => perform(&*self.store, &request),
-            StorageRequest::Truncate { .. } | StorageRequest::Remove { .. } => {
+            StorageRequest::Truncate { .. }
+            | StorageRequest::Remove { .. }
+            | StorageRequest::ListBelow { .. }
+            | StorageRequest::FillFromBelow { .. } => {
                 self.start_request(request, ReplyTo::Connection(from, id));
                 return;
             }
@@ -268,8 +347,10 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
             }
             result
         }
-        StorageRequest::LeaseObjects { .. } | StorageRequest::Space | StorageRequest::Fence { .. } => {
-            Err(Error::Invalid)
-        }
+        StorageRequest::LeaseObjects { .. }
+        | StorageRequest::Space
+        | StorageRequest::Fence { .. }
+        | StorageRequest::ListBelow { .. }
+        | StorageRequest::FillFromBelow { .. } => Err(Error::Invalid),
     }
 }

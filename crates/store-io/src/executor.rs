@@ -194,6 +194,42 @@ impl Pipe {
         Ok(Moved::Done)
     }
 
+    /// Copies `bytes` of a file, from `from` on, into the object. Where the file has ended, zeros.
+    pub fn copy(
+        &mut self,
+        file: BorrowedFd<'_>,
+        mut from: u64,
+        plan: WritePlan<'_>,
+        bytes: u32,
+        guard: &dyn WriteGuard,
+    ) -> Result<Moved> {
+        let mut next = |memory: &mut [u8]| {
+            read_all(file, memory, from).map_err(std::io::Error::from)?;
+            from += memory.len() as u64;
+            Ok(())
+        };
+        let Some(mut offset) = plan.offset() else {
+            return self.append(plan, bytes, guard, next);
+        };
+        let file_plan = match plan {
+            WritePlan::File(plan) => plan,
+            WritePlan::Blocks { object, .. } => {
+                return Ok(blocks::write(object, (offset, bytes), guard, next)?.map_err(|(error, _)| error).into());
+            }
+        };
+        let mut left = bytes as usize;
+        while left > 0 {
+            let memory = self.memory(left.min(COPY_BYTES));
+            next(memory)?;
+            if let Err(error) = write_admitted(file_plan, memory, offset, guard) {
+                return Ok(Moved::Failed(error));
+            }
+            left -= memory.len();
+            offset += memory.len() as u64;
+        }
+        Ok(Moved::Done)
+    }
+
     fn append(
         &mut self,
         plan: WritePlan<'_>,

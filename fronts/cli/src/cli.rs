@@ -39,6 +39,7 @@ enum Verb {
     Bench(verb::bench::Args),
     Cp(verb::cp::Args),
     Stage(verb::stage::Args),
+    Drain(verb::drain::Args),
     Mv(verb::mv::Args),
     Rm(verb::rm::Args),
     Mkdir(verb::mkdir::Args),
@@ -55,7 +56,7 @@ enum Verb {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["up", "down", "node", "balance", "mount", "umount", "mpiexec", "user"]),
     ("Look", &["status", "ls", "cat", "stat", "locate", "df", "bench"]),
-    ("Move", &["cp", "stage", "mv", "rm", "mkdir", "layout", "convert"]),
+    ("Move", &["cp", "stage", "drain", "mv", "rm", "mkdir", "layout", "convert"]),
     ("Tools", &["doctor", "debug", "store", "completions", "man"]),
 ];
 
@@ -84,6 +85,7 @@ impl Cli {
             Verb::Bench(args) => verb::bench::run(&args),
             Verb::Cp(args) => verb::cp::run(&args),
             Verb::Stage(args) => verb::stage::run(&args),
+            Verb::Drain(args) => verb::drain::run(&args),
             Verb::Mv(args) => verb::mv::run(&args),
             Verb::Rm(args) => verb::rm::run(&args),
             Verb::Mkdir(args) => verb::mkdir::run(&args),

@@ -20,6 +20,7 @@ mod verify;
 
 pub use batch::{Batch, Witness};
 pub use crew::{Crew, Helper, Share, common_batch};
+pub use part::part_name;
 pub use place::{Item, Kind, Place};
 
 use crate::failure::{Failure, Outcome};
@@ -32,7 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use verify::Verifier;
-use weft_protocol::{NodeId, Plan};
+use weft_protocol::{BelowStamp, NodeId, Plan};
 
 /// Failures after which a copy gives up: more of the same would follow.
 const FAILURES_MAX: usize = 20;
@@ -81,10 +82,37 @@ impl Choices {
 }
 
 /// A file to be copied.
-struct Job {
-    source: Place,
-    target: Place,
-    item: Item,
+pub struct Job {
+    pub source: Place,
+    pub target: Place,
+    pub item: Item,
+    pub over: Over,
+}
+
+/// What a copy may take the place of, on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Over {
+    Anything,
+    /// There is to be nothing.
+    Nothing,
+    /// There is to be this file, as it was seen.
+    This(BelowStamp),
+}
+
+impl Over {
+    /// Fails if something else is there.
+    pub fn check(self, target: &Place) -> Outcome<()> {
+        let found = match self {
+            Over::Anything => return Ok(()),
+            Over::Nothing | Over::This(_) => target.look(false)?,
+        };
+        let found = found.map_or(Over::Nothing, |item| Over::This(item.stamp()));
+        if found == self {
+            return Ok(());
+        }
+        Err(Failure::new(format!("{target}: was changed by others meanwhile"))
+            .remedy("the next drain keeps that, and writes ours beside it"))
+    }
 }
 
 /// What a copy has done.
@@ -173,10 +201,34 @@ fn copy_pairs(
     choices: &Choices,
     crew: Option<(&Crew<'_>, &Batch)>,
 ) -> Outcome<(Report, Vec<Share>)> {
+    let places = pairs.iter().flat_map(|(source, target)| [source, target]);
+    with_workers(choices, places, crew, |copy| copy.walk(pairs))
+}
+
+/// Copies files whose directories are there. What could not be copied is in the report.
+pub fn copy_jobs(jobs: Vec<Job>, choices: &Choices, crew: &Crew<'_>, common: &Batch) -> Outcome<(Report, Vec<Share>)> {
+    let places: Vec<Place> = jobs.iter().take(1).flat_map(|job| [job.source.clone(), job.target.clone()]).collect();
+    with_workers(choices, places.iter(), Some((crew, common)), |copy| {
+        for job in jobs {
+            copy.progress.found(job.item.size);
+            copy.queue.push((copy.lane)(job.item.holder), job);
+        }
+        Vec::new()
+    })
+}
+
+/// Copies what `feed` queues, between these places. Returned by it are directories, with the attributes that they get
+/// at the end.
+fn with_workers<'b>(
+    choices: &Choices,
+    places: impl Iterator<Item = &'b Place>,
+    crew: Option<(&Crew<'_>, &Batch)>,
+    feed: impl FnOnce(&Copy<'_>) -> Vec<(Place, Item)>,
+) -> Outcome<(Report, Vec<Share>)> {
     let helpers = crew.map_or(&[][..], |(crew, _)| &crew.helpers);
     let here = crew.is_none_or(|(crew, _)| crew.here);
     let queue = Queue::new(helpers.len(), crew::BATCHES_EACH, here);
-    let mut copy = Copy::new(choices, queue, pairs.iter().flat_map(|(source, target)| [source, target]))?;
+    let mut copy = Copy::new(choices, queue, places)?;
     if let Some((crew, _)) = crew {
         copy.lane = Box::new(|holder| crew.lane(holder));
     }
@@ -192,7 +244,7 @@ fn copy_pairs(
                 giving.extend((0..crew::BATCHES_EACH).map(|_| scope.spawn(give)));
             }
         }
-        let finished = copy.walk(pairs);
+        let finished = feed(copy);
         copy.queue.end();
         (finished, giving.into_iter().filter_map(|given| given.join().ok()).collect())
     });
@@ -268,7 +320,8 @@ impl<'a> Copy<'a> {
             Kind::File => {
                 self.progress.found(item.size);
                 let lane = (self.lane)(item.holder);
-                self.queue.push(lane, Job { source: source.clone(), target: target.clone(), item });
+                let (source, target) = (source.clone(), target.clone());
+                self.queue.push(lane, Job { source, target, item, over: Over::Anything });
                 Ok(())
             }
             Kind::Symlink => {

@@ -12,6 +12,7 @@ mod calendar;
 mod cli;
 mod cluster;
 mod copy;
+mod drain;
 mod failure;
 mod host;
 mod hosts;

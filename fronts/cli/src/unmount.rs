@@ -33,7 +33,8 @@ pub fn all_of(name: &str, force: bool) -> Outcome<()> {
         return Ok(());
     }
     let map = ClusterMap { name: name.to_owned(), ..ClusterMap::default() };
-    let instance = Instance { map, processes: Vec::new(), directory: Instance::directory_of(name), user_key: None };
+    let instance =
+        Instance { map, processes: Vec::new(), over: None, directory: Instance::directory_of(name), user_key: None };
     let mounts = mounts::of_instance(&instance);
     let released = mounts.iter().map(|(_, mount)| release(mount, force)).collect::<Outcome<Vec<_>>>()?;
     let processes: Vec<_> = mounts.iter().map(|(_, mount)| mount.process).collect();

@@ -9,6 +9,7 @@ pub mod debug;
 pub mod df;
 pub mod doctor;
 pub mod down;
+pub mod drain;
 pub mod guard;
 pub mod host;
 pub mod layout;

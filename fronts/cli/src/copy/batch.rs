@@ -5,7 +5,7 @@
 
 use super::place::{Item, Place};
 use super::queue::Queue;
-use super::{Choices, Copy, Job, Report};
+use super::{Choices, Copy, Job, Over, Report};
 use crate::failure::{Explain, Failure, Outcome};
 use crate::session::Sessions;
 use crate::target::WeftPath;
@@ -36,6 +36,7 @@ pub struct FileOfBatch {
     source: Vec<u8>,
     target: Vec<u8>,
     item: Item,
+    over: Over,
 }
 
 /// Something that machines which share a directory see alike, and others do not.
@@ -67,7 +68,8 @@ impl Witness {
 
 impl FileOfBatch {
     pub(super) fn of(job: &Job) -> Outcome<Self> {
-        Ok(Self { source: everywhere(&job.source)?, target: everywhere(&job.target)?, item: job.item.clone() })
+        let (source, target) = (everywhere(&job.source)?, everywhere(&job.target)?);
+        Ok(Self { source, target, item: job.item.clone(), over: job.over })
     }
 }
 
@@ -100,12 +102,12 @@ impl Batch {
         let inside = |path: &Vec<u8>| Place::Weft(std::sync::Arc::clone(&session), path.clone());
         let outside = |path: &Vec<u8>| Place::Local(PathBuf::from(OsString::from_vec(path.clone())));
         let job = |file: &FileOfBatch| {
-            let FileOfBatch { source, target, item } = file;
+            let FileOfBatch { source, target, item, over } = file;
             let (source, target) = match self.goes_in {
                 true => (outside(source), inside(target)),
                 false => (inside(source), outside(target)),
             };
-            Job { source, target, item: item.clone() }
+            Job { source, target, item: item.clone(), over: *over }
         };
         let choices = Choices {
             verb: self.verb(),
@@ -115,7 +117,7 @@ impl Batch {
             plan: self.plan,
             ..Choices::default()
         };
-        let report = copy_jobs(self.files.iter().map(job), &choices)?;
+        let report = copy_here(self.files.iter().map(job), &choices)?;
         // What only this machine's kernel has is not copied yet for the one that asked.
         if let (false, Some(file)) = (self.goes_in, self.files.first()) {
             outside(&file.target).beside(b".").sync()?;
@@ -127,7 +129,7 @@ impl Batch {
 }
 
 /// Copies files whose directories are there.
-fn copy_jobs(jobs: impl Iterator<Item = Job>, choices: &Choices) -> Outcome<Report> {
+fn copy_here(jobs: impl Iterator<Item = Job>, choices: &Choices) -> Outcome<Report> {
     let jobs: Vec<Job> = jobs.collect();
     let copy = Copy::new(choices, Queue::new(0, 0, true), jobs.iter().flat_map(|job| [&job.source, &job.target]))?;
     thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use super::part::{self, Record};
 use super::place::{Item, Place, Reader, Writer};
-use super::{Copy, Job};
+use super::{Copy, Job, Over};
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,9 +47,11 @@ struct State {
 impl Copy<'_> {
     /// Copies a file, or opens a large one and calls for help.
     pub(super) fn copy_file(&self, job: &Job, buffer: &mut [u8]) -> Outcome<()> {
-        let Job { source, target, item } = job;
+        let Job { source, target, item, .. } = job;
         let verb = self.choices.verb;
-        if self.choices.resume && is_whole(target, item)? && self.is_equal(job, target)? {
+        // Of what takes the place of something, more is known than size and time.
+        let may_be_there = self.choices.resume && job.over == Over::Anything;
+        if may_be_there && is_whole(target, item)? && self.is_equal(job, target)? {
             self.progress.kept_file(item.size);
             return Ok(());
         }
@@ -95,7 +97,7 @@ impl Copy<'_> {
     }
 
     fn begin_large(&self, job: &Job, part: Place, record_place: Place, buffer: &mut [u8]) -> Outcome<()> {
-        let Job { source, target, item } = job;
+        let Job { source, target, item, over } = job;
         let mut record = Record::new(item);
         if self.choices.resume {
             record.done = Record::resume_at(item, &part, &record_place);
@@ -107,7 +109,7 @@ impl Copy<'_> {
         record.write(&record_place)?;
         let state = State { record, recorded_at: Instant::now(), ahead: BTreeSet::new(), workers: 0, finished: false };
         let large = Arc::new(LargeCopy {
-            job: Job { source: source.clone(), target: target.clone(), item: item.clone() },
+            job: Job { source: source.clone(), target: target.clone(), item: item.clone(), over: *over },
             part,
             record: record_place,
             reader,
@@ -192,6 +194,7 @@ impl Copy<'_> {
                 .remedy("it changed while it was copied, or a device damages data: copy it again"));
         }
         part.set_mode_and_time(job.item.mode, job.item.mtime, false)?;
+        job.over.check(&job.target)?;
         part.rename_to(&job.target)
     }
 

@@ -19,7 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::OpenOptions;
 use weft_protocol::message::shard::{CreateFile, RenameMode};
-use weft_protocol::{AttributeChanges, Attributes, Error, FileKind, Name, NodeId, Plan, TimeChange, Timestamp};
+use weft_protocol::{
+    AttributeChanges, Attributes, BelowStamp, Error, FileKind, Name, NodeId, Plan, TimeChange, Timestamp,
+};
 
 /// Permissions that a copy keeps: without set-user-id and set-group-id, whose owner may be another one than the
 /// source's.
@@ -107,6 +109,13 @@ impl From<&fs::Metadata> for Item {
         let mode = u16::try_from(metadata.mode() & 0o7777).unwrap_or(0);
         let identity = (metadata.dev(), metadata.ino());
         Self { kind, size: metadata.len(), mode, mtime, identity, holder: None }
+    }
+}
+
+impl Item {
+    /// By which it is known to be the same later.
+    pub fn stamp(&self) -> BelowStamp {
+        BelowStamp { size: self.size, mtime: self.mtime, inode: self.identity.1 }
     }
 }
 

@@ -199,7 +199,7 @@ mod tests {
     fn job(name: &str, size: u64) -> Job {
         let place = Place::Local(name.into());
         let item = Item { kind: Kind::File, size, mode: 0, mtime: Timestamp(0), identity: (0, 0), holder: None };
-        Job { source: place.clone(), target: place, item }
+        Job { source: place.clone(), target: place, item, over: super::super::Over::Anything }
     }
 
     fn names(batch: Option<Vec<Job>>) -> String {

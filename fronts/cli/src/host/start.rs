@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,7 +40,33 @@ pub struct StartOrder {
     pub owner_gid: u32,
     /// Each node says that it is on a machine of its own.
     pub identity_per_node: bool,
+    pub over: Option<Over>,
     pub nodes: Vec<NodeOrder>,
+}
+
+/// The directory that the file system is to lie over.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Over {
+    path: PathBuf,
+    /// Its inode number, by which machines that share it are told from those that have another one of this name.
+    inode: u64,
+}
+
+impl Over {
+    /// What this machine sees there.
+    pub fn of(path: &Path) -> Outcome<Self> {
+        let found = fs::metadata(path).explain(|| path.display())?;
+        Ok(Self { path: path.to_owned(), inode: found.ino() })
+    }
+
+    /// The directory, if this machine sees the same one.
+    fn checked(&self) -> Outcome<PathBuf> {
+        if Self::of(&self.path)? == *self {
+            return Ok(self.path.clone());
+        }
+        Err(Failure::new(format!("{}: is another directory on {}", self.path.display(), host_name()))
+            .remedy("--over takes a directory that all hosts share"))
+    }
 }
 
 /// One of them.
@@ -218,6 +244,7 @@ fn configure(order: &StartOrder, node: &NodeOrder, directory: &Path) -> Outcome<
         owner_uid: order.owner_uid,
         owner_gid: order.owner_gid,
         store: Some(StoreConfig { place, below, size: node.store_size }),
+        over: order.over.as_ref().map(Over::checked).transpose()?,
         runtime_directory: directory.to_owned(),
         listen: SocketAddr::new(listen, 0),
     })

@@ -117,7 +117,7 @@ fn remove_runtime_files(order: &StopOrder) -> io::Result<()> {
     }
     let map = ClusterMap { name: order.name.clone(), ..ClusterMap::default() };
     let directory = Instance::directory_of(&order.name);
-    Instance { map, processes: Vec::new(), directory, user_key: None }.remove()?;
+    Instance { map, processes: Vec::new(), over: None, directory, user_key: None }.remove()?;
     if order.runtime_files != RuntimeFiles::Remove {
         failed_logs::remove(Some(&order.name))?;
     }

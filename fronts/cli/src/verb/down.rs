@@ -1,11 +1,12 @@
 //! `weft down`: ends a file system.
 
+use crate::drain;
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::host::stop::{RuntimeFiles, StopOrder, Stopped};
 use crate::host::{self, Machine, Order, Reply, failed_logs, stores};
 use crate::leftovers::{self, State};
 use crate::output::{self, note};
-use crate::session::{self, node_name};
+use crate::session::{self, Session, node_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use weft_client::Instance;
@@ -19,6 +20,8 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(2);
 const ALONE_MS: u64 = 5_000;
 /// How long they may take after SIGTERM, milliseconds.
 const ASKED_MS: u64 = 2_000;
+/// Changes that were not written back, of which so many are named.
+const UNDRAINED_SAID_MAX: usize = 20;
 
 const HELP: &str = "\
 Unmounts the file system on its machines, tells its nodes to end, and removes
@@ -33,6 +36,9 @@ start. Region files that hold data of a killed run (--store file:DIR:SIZE) are
 deleted, and each is named with what it held; without --force nothing is, and
 --dry-run names them. `weft store get` extracts objects before that. Devices
 (--store device:PATH) keep what is on them.
+
+A file system that lies over a directory is not ended as long as `weft drain`
+has something to write back, which is named: --discard, or --force, ends it.
 
 All hosts are asked at once. What runs on hosts that cannot be reached is
 named, and the exit code is 2: run the same command again when they are back.
@@ -56,6 +62,9 @@ pub struct Args {
     /// All file systems of this user on this machine
     #[arg(long, conflicts_with = "name")]
     all: bool,
+    /// Also when changes were not written back to the directory that the file system lies over
+    #[arg(long)]
+    discard: bool,
     /// Only say what would be ended and removed
     #[arg(long)]
     dry_run: bool,
@@ -80,7 +89,11 @@ pub fn run(args: &Args) -> Outcome {
     };
     let mut failed = None;
     for instance in &instances {
-        let ended = if args.dry_run { describe(instance) } else { end(instance, args.force) };
+        let ended = if args.dry_run {
+            describe(instance)
+        } else {
+            check_drained(instance, args.force || args.discard).and_then(|()| end(instance, args.force))
+        };
         if let Err(failure) = ended {
             failed.replace(failure).iter().for_each(output::warn);
         }
@@ -181,6 +194,36 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
     }
     failed.map_or(Ok(()), Err)?;
     away.finish(instance, &told, force)
+}
+
+/// Refuses to end a file system with changes that were not written back to the directory below. Says what others have
+/// changed there.
+fn check_drained(instance: &Instance, discards: bool) -> Outcome<()> {
+    if instance.over.is_none() || discards || instance.user_key.is_some() {
+        return Ok(());
+    }
+    let name = &instance.map.name;
+    let undrained = |text: String| {
+        Failure::new(text)
+            .remedy(format!("`weft drain {name}` writes them back; `weft down --discard {name}` ends it without them"))
+    };
+    let session = Session::open(Some(name)).map_err(|failure| undrained(failure.text().to_owned()))?;
+    let pending = drain::pending(&session).map_err(|failure| undrained(failure.text().to_owned()))?;
+    session.close()?;
+    if pending.is_empty() {
+        for conflict in drain::recorded(instance).iter().flat_map(|drained| &drained.conflicts) {
+            note(format_args!("{}", drain::conflict_text(conflict)));
+        }
+        return Ok(());
+    }
+    let mut text = format!("down {name}: {} changes were not written back:", pending.len());
+    for (what, path) in pending.iter().take(UNDRAINED_SAID_MAX) {
+        text.push_str(&format!("\n    {what} {}", drain::printable(path)));
+    }
+    if pending.len() > UNDRAINED_SAID_MAX {
+        text.push_str(&format!("\n    and {} more", pending.len() - UNDRAINED_SAID_MAX));
+    }
+    Err(undrained(text))
 }
 
 /// Refuses what needs `--force`.
@@ -297,7 +340,7 @@ mod tests {
         };
         let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
         let processes = vec![process(0, None), process(1, Some("b")), process(2, Some("b"))];
-        let instance = Instance { map, processes, directory: "/nonexistent".into(), user_key: None };
+        let instance = Instance { map, processes, over: None, directory: "/nonexistent".into(), user_key: None };
         let nodes = |order: StopOrder| order.processes.iter().map(|process| process.node.0).collect::<Vec<_>>();
         assert_eq!(nodes(stop_order(&instance, &Machine::Here, false, RuntimeFiles::Remove)), [0]);
         assert_eq!(nodes(stop_order(&instance, &Machine::Ssh("b".into()), true, RuntimeFiles::Remove)), [1, 2]);

@@ -11,6 +11,7 @@ mod remove;
 use super::up::{self, NodePlan};
 use crate::cluster;
 use crate::failure::{Ending, Explain, Failure, Outcome};
+use crate::host::start::{Over, StartOrder};
 use crate::host::stop::{RuntimeFiles, StopOrder};
 use crate::host::{self, Machine, Order};
 use crate::hosts::{self, StoreChoice};
@@ -114,7 +115,9 @@ fn add(args: &Add) -> Outcome {
     cluster::check_counts(map.nodes.len() + plan.len(), 1)?;
     cluster::check_counts(plan.len(), usize::from(shards_per_node))?;
     let key = instance.node_key().explain(|| "read the node key")?;
-    let order = up::start_order(&args.name, output::hexadecimal(key.as_bytes()), args.identity_per_node);
+    let over = instance.over.as_deref().map(Over::of).transpose()?;
+    let order =
+        StartOrder { over, ..up::start_order(&args.name, output::hexadecimal(key.as_bytes()), args.identity_per_node) };
     let (records, processes, failure) = up::start_nodes(&plan, &order);
     let recorded = Instance { processes: [&instance.processes[..], &processes[..]].concat(), ..instance.clone() };
     let joined = match failure {

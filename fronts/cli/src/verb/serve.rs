@@ -17,6 +17,7 @@ NodeConfig:
   store ({\"place\": {\"directory\": PATH}, \"memory\", {\"device\": PATH} or
     {\"file\": PATH}, \"size\": BYTES or null, \"below\": PATH or null} or
     null); what is between \"below\" and the store must be this user's own,
+    over (PATH of a directory that the file system lies over, or null),
     runtime_directory, listen (IP:PORT)
 Standard output: one line of JSON when the node listens:
   {\"pid\": N, \"start_time\": N, \"address\": {\"tcp\": \"IP:PORT\", \"unix\": \"PATH\"}}

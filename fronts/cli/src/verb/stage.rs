@@ -189,7 +189,7 @@ fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) 
 }
 
 /// The machines of a file system that can be asked to copy. This one copies too when it has a node.
-fn crew_of(instance: &Instance, sources: &[Place]) -> Crew<'static> {
+pub fn crew_of(instance: &Instance, sources: &[Place]) -> Crew<'static> {
     let of_one = sources.iter().all(|source| match source {
         Place::Weft(session, _) => session.instance.map.name == instance.map.name,
         Place::Local(_) => true,
@@ -222,7 +222,7 @@ fn copy_on(machine: &Machine, batch: &Batch) -> Outcome<Report> {
 
 /// Leaves out the hosts that do not share the directory of this machine: of sources, all have to be the same there; in
 /// a target, they have to see a file that was just made.
-fn check_crew(crew: &mut Crew<'_>, common: &Batch, sources: &[Place], target: &Place) -> Outcome<()> {
+pub fn check_crew(crew: &mut Crew<'_>, common: &Batch, sources: &[Place], target: &Place) -> Outcome<()> {
     if let Place::Local(directory) = target {
         let token = Token::make(directory)?;
         let witness = Witness::of(token.0.clone())?;
@@ -262,7 +262,7 @@ impl Drop for Token {
 }
 
 /// One share per machine.
-fn merged(shares: Vec<Share>) -> Vec<Share> {
+pub fn merged(shares: Vec<Share>) -> Vec<Share> {
     let mut merged: Vec<Share> = Vec::new();
     for share in shares {
         match merged.iter_mut().find(|known| known.host == share.host) {

@@ -2,7 +2,7 @@
 
 use crate::cluster;
 use crate::failure::{Ending, Explain, Failure, Outcome};
-use crate::host::start::{self, NodeOrder, StartOrder, Started, StartedNode};
+use crate::host::start::{self, NodeOrder, Over, StartOrder, Started, StartedNode};
 use crate::host::stop::{RuntimeFiles, StopOrder};
 use crate::host::{self, Machine, Order, Reply};
 use crate::hosts::{self, HostEntry, SITE_DEFAULT, StoreChoice};
@@ -94,6 +94,9 @@ pub struct Args {
     /// Nodes of one machine count as different machines: data between them goes by TCP (tests, benchmarks)
     #[arg(long)]
     identity_per_node: bool,
+    /// Lie over this directory: what is in it is read when it is needed
+    #[arg(long, value_name = "DIR")]
+    over: Option<PathBuf>,
 }
 
 /// What is to be started, checked.
@@ -104,6 +107,7 @@ struct Plan {
     nodes: Vec<NodePlan>,
     shards_per_node: usize,
     identity_per_node: bool,
+    over: Option<PathBuf>,
 }
 
 /// A node to be started.
@@ -148,7 +152,17 @@ fn check(args: Args, variables: job::Variables<'_>) -> Outcome<Plan> {
     cluster::check_counts(nodes.len(), shards_per_node)?;
     check_sizes(&nodes)?;
     let scheduler = job.map(|job| job.scheduler);
-    Ok(Plan { name, scheduler, nodes, shards_per_node, identity_per_node: args.identity_per_node })
+    let over = args.over.as_deref().map(directory_below).transpose()?;
+    Ok(Plan { name, scheduler, nodes, shards_per_node, identity_per_node: args.identity_per_node, over })
+}
+
+/// The directory that is to be below, as all hosts name it.
+fn directory_below(path: &Path) -> Outcome<PathBuf> {
+    let path = path.canonicalize().explain(|| format!("--over {}", path.display()))?;
+    if !path.is_dir() {
+        return Err(Failure::new(format!("--over {}: is not a directory", path.display())));
+    }
+    Ok(path)
 }
 
 /// A node on each host of a batch job. The one where this runs needs no ssh; the others have to reach it.
@@ -284,7 +298,7 @@ fn start_all(plan: &Plan) -> Outcome<Instance> {
         }
         Err(failure) => {
             let map = weft_protocol::ClusterMap { name: plan.name.clone(), ..Default::default() };
-            (Instance { map, processes: Vec::new(), directory, user_key: None }, Err(failure))
+            (Instance { map, processes: Vec::new(), over: None, directory, user_key: None }, Err(failure))
         }
     };
     if let Err(failure) = outcome {
@@ -321,10 +335,12 @@ fn begin(plan: &Plan, directory: &Path) -> Outcome<Instance> {
     let node_key = output::hexadecimal(&key);
     start::write_key(&directory.join("node.key"), &node_key)?;
 
-    let order = start_order(&plan.name, node_key, plan.identity_per_node);
+    let over = plan.over.as_deref().map(Over::of).transpose()?;
+    let order = StartOrder { over, ..start_order(&plan.name, node_key, plan.identity_per_node) };
     let (records, processes, failure) = start_nodes(&plan.nodes, &order);
     let map = cluster::first_map(&plan.name, records, plan.shards_per_node);
-    let instance = Instance { map, processes, directory: directory.to_owned(), user_key: None };
+    let instance =
+        Instance { map, processes, over: plan.over.clone(), directory: directory.to_owned(), user_key: None };
     match failure {
         None => Ok(instance),
         Some(failure) => {
@@ -342,6 +358,7 @@ pub(super) fn start_order(name: &str, node_key: String, identity_per_node: bool)
         owner_uid: rustix::process::getuid().as_raw(),
         owner_gid: rustix::process::getgid().as_raw(),
         identity_per_node,
+        over: None,
         nodes: Vec::new(),
     }
 }

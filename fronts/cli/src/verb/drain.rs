@@ -1,0 +1,103 @@
+//! `weft drain`: writes changes back to the directory that a file system lies over.
+
+use crate::copy::Share;
+use crate::drain::{self, Drained, How};
+use crate::failure::{Ending, Failure, Outcome};
+use crate::output;
+use crate::quantity::{bytes_text, span_text};
+use crate::session::{self, Session};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Instant;
+
+const HELP: &str = "\
+For file systems of `weft up --over DIR`. What was written, made, renamed or
+removed in them since they were started, or drained last, is done in DIR, with
+your rights: a file is written as .NAME.weft-part and renamed when it is whole.
+Hosts of the nodes that share DIR write the files that their nodes hold.
+
+A file that others have changed in DIR since it was read is not written over:
+it stays, and ours becomes NAME~weft beside it. One that was removed here stays
+too. Both are named, also by `weft status`.
+
+The same command can be run again, also while the file system is in use: what
+is changed meanwhile is written by the next one. Set-user-id bits, owners,
+extended attributes, hard links and times of directories are not written.
+
+--json prints an object: files, bytes (written), removed, verified_files,
+conflicts (an array of [path, path of ours or null]), failures (an array of
+texts), seconds, hosts (an array of {host, files, bytes}: what others than this
+one have written).
+
+Examples:
+  weft drain
+  weft drain --dry-run job42
+  weft drain --verify --json job42";
+
+/// Write changes back to the directory that a file system lies over
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = HELP)]
+pub struct Args {
+    /// Name of the file system [default: the only one]
+    name: Option<String>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Read each copy again, and compare it with its source
+    #[arg(long)]
+    verify: bool,
+    /// Write with this machine alone
+    #[arg(long)]
+    here: bool,
+    /// Say each name that is written
+    #[arg(short, long)]
+    verbose: bool,
+    /// Say nothing but errors
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    drained: &'a Drained,
+    hosts: Vec<Share>,
+    seconds: f64,
+}
+
+pub fn run(args: &Args) -> Outcome {
+    let instance = session::find_own(args.name.as_deref(), "drain")?;
+    drain::directory_of(&instance)?;
+    let begun = Instant::now();
+    let session = Arc::new(Session::open(Some(&instance.map.name))?);
+    if args.dry_run {
+        for (what, path) in drain::pending(&session)? {
+            output::print(&format!("{what} {}\n", drain::printable(&path)))?;
+        }
+        session.close()?;
+        return Ok(Ending::Done);
+    }
+    let how = How { verify: args.verify, here: args.here, verbose: args.verbose, quiet: args.quiet || args.json };
+    let (drained, hosts) = drain::drain(&session, how)?;
+    drain::record(&instance, &drained)?;
+    session.close()?;
+    for conflict in &drained.conflicts {
+        output::note(format_args!("{}", drain::conflict_text(conflict)));
+    }
+    if args.json {
+        output::print_json(&Answer { drained: &drained, hosts, seconds: begun.elapsed().as_secs_f64() })?;
+    } else if !args.quiet {
+        let Drained { files, bytes, removed, .. } = drained;
+        let (bytes, took) = (bytes_text(bytes), span_text(begun.elapsed()));
+        output::print(&format!("wrote {files} files, {bytes}, and removed {removed} names in {took}\n"))?;
+    }
+    match drained.failures.len() {
+        0 => Ok(Ending::Done),
+        count => Err(Failure::new(format!("drain: {count} changes were not written back"))
+            .remedy("see the errors above; the same command writes what is missing")),
+    }
+}
