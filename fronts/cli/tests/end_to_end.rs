@@ -46,6 +46,8 @@ mod names;
 mod nodes;
 #[path = "end_to_end/others.rs"]
 mod others;
+#[path = "end_to_end/over.rs"]
+mod over;
 #[path = "end_to_end/posix.rs"]
 mod posix;
 #[path = "end_to_end/regions.rs"]

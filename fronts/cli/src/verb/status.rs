@@ -1,5 +1,6 @@
 //! `weft status`: what runs, and how it is.
 
+use crate::drain::{self, Drained};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::keys;
 use crate::leftovers::{self, State};
@@ -9,7 +10,7 @@ use crate::quantity::{Span, bytes_text, span_text};
 use crate::session::{self, ANSWER_PATIENCE, node_name};
 use crate::table::Table;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_client::Instance;
 use weft_protocol::message::node::{Counters, NodeAnswer, NodeRequest, NodeStatus, ShardStatus};
@@ -35,6 +36,8 @@ nothing runs, a node does not answer, or a shard has failed.
         placed_bytes, mapped_bytes, streamed_bytes, messages}},
     rdma (text)}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
+  over: the directory that it lies over, or null,
+  drained: what was written back to it, as of `weft drain --json`, or null
 Of a node that does not answer, `error` says why and what only it knows is null
 or empty.
 
@@ -76,6 +79,10 @@ struct FileSystem {
     directory: PathBuf,
     nodes: Vec<NodeReport>,
     mounts: Vec<MountReport>,
+    /// The directory that it lies over.
+    over: Option<PathBuf>,
+    /// What was written back to that; `None`: nothing yet.
+    drained: Option<Drained>,
 }
 
 #[derive(Serialize)]
@@ -157,6 +164,8 @@ fn examine(instance: &Instance, patience: Duration) -> FileSystem {
         directory: instance.directory.clone(),
         nodes,
         mounts,
+        over: instance.over.clone(),
+        drained: drain::recorded(instance),
     }
 }
 
@@ -240,6 +249,23 @@ fn text(file_system: &FileSystem, verbose: bool) -> String {
             text.push_str(&format!("  {}\n", fields.join(" ")));
         }
     }
+    if let Some(over) = &file_system.over {
+        text.push_str(&over_text(over, file_system.drained.as_ref()));
+    }
+    text
+}
+
+/// What was written back to the directory below, and what was not.
+fn over_text(over: &Path, drained: Option<&Drained>) -> String {
+    let mut text = format!("lies over {}", drain::printable(over));
+    let Some(Drained { files, bytes, removed, conflicts, failures, .. }) = drained else {
+        text.push_str("; nothing was written back yet\n");
+        return text;
+    };
+    let bytes = bytes_text(*bytes);
+    text.push_str(&format!("; written back: {files} files, {bytes}, and {removed} names removed\n"));
+    conflicts.iter().for_each(|conflict| text.push_str(&format!("  {}\n", drain::conflict_text(conflict))));
+    failures.iter().for_each(|failure| text.push_str(&format!("  {failure}\n")));
     text
 }
 
