@@ -22,11 +22,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::{Instance, OpenOptions};
-use weft_protocol::{BelowNote, Error, FileKind, InodeNumber};
+use weft_protocol::{BelowNote, Error, FileKind, InodeNumber, Timestamp};
 
 /// Notes in one message.
 const NOTES_MAX: usize = 1024;
@@ -47,6 +47,9 @@ pub struct Drained {
     pub conflicts: Vec<(PathBuf, Option<PathBuf>)>,
     /// What could not be written or removed, and why.
     pub failures: Vec<String>,
+    /// Of a drain under way: files that it writes, and their bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writing: Option<(u64, u64)>,
 }
 
 /// How to drain.
@@ -58,6 +61,8 @@ pub struct How {
     pub here: bool,
     pub verbose: bool,
     pub quiet: bool,
+    /// What was changed after this is left for later.
+    pub until: Option<Timestamp>,
 }
 
 /// The directory that a file system lies over.
@@ -71,18 +76,22 @@ pub fn directory_of(instance: &Instance) -> Outcome<&Path> {
 
 /// What is to be written back: what it does, and the names below.
 pub fn pending(session: &Session) -> Outcome<Vec<(&'static str, PathBuf)>> {
-    let plan = Planner::plan(session, directory_of(&session.instance)?)?;
+    let plan = Planner::plan(session, directory_of(&session.instance)?, None)?;
     Ok(plan.changes().map(|(what, path)| (what, path.to_owned())).collect())
 }
 
 /// Writes all changes back.
 pub fn drain(session: &Arc<Session>, how: How) -> Outcome<(Drained, Vec<Share>)> {
     let over = directory_of(&session.instance)?.to_owned();
-    let mut plan = Planner::plan(session, &over)?;
+    let _alone = claim(&session.instance)?;
+    let mut plan = Planner::plan(session, &over, how.until)?;
     let conflicts = plan.conflicts.drain(..).map(|conflict| (conflict.path, conflict.beside));
     let mut drained = Drained { conflicts: conflicts.collect(), ..Drained::default() };
     let mut shares = Vec::new();
     if plan.has_changes() {
+        let bytes = plan.files.iter().map(|file| file.item.size).sum();
+        let writing = Some((plan.files.len() as u64, bytes));
+        record(&session.instance, &Drained { writing, ..Drained::default() })?;
         protect(session, &plan)?;
         plan.replaced.iter().for_each(|removal| drained.remove(removal));
         for (directory, _) in &plan.directories {
@@ -101,6 +110,17 @@ pub fn drain(session: &Arc<Session>, how: How) -> Outcome<(Drained, Vec<Share>)>
     }
     note(session, plan)?;
     Ok((drained, shares))
+}
+
+/// Waits until no other drain of the file system is under way; it is held off until this is dropped. Two would write the
+/// same unfinished files.
+fn claim(instance: &Instance) -> Outcome<fs::File> {
+    let path = instance.directory.join("drain.lock");
+    let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = opened.explain(|| path.display())?;
+    let locked = rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive);
+    locked.map_err(io::Error::from).explain(|| path.display())?;
+    Ok(file)
 }
 
 impl Drained {
@@ -226,6 +246,9 @@ fn write_link(session: &Session, link: &LinkWrite) -> Outcome<()> {
 /// Tells the shards what is below now.
 fn note(session: &Session, plan: Plan) -> Outcome<()> {
     let mut notes: BTreeMap<InodeNumber, Vec<BelowNote>> = plan.notes;
+    for (directory, name) in plan.removal_notes {
+        notes.entry(directory).or_default().push(BelowNote { name, entry: None });
+    }
     let mut add = |known: Known, found: Option<copy::Item>| {
         let Known { directory, name, mut entry } = known;
         let Some(found) = found else { return };
@@ -272,6 +295,7 @@ pub fn record(instance: &Instance, drained: &Drained) -> Outcome<()> {
     all.conflicts.sort_unstable();
     all.conflicts.dedup();
     all.failures.clone_from(&drained.failures);
+    all.writing = drained.writing;
     let path = record_of(instance);
     let text = serde_json::to_vec(&all).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     let part = path.with_extension("json.part");

@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use weft_protocol::{Attributes, BelowEntry, BelowNote, Error, FileKind, InodeNumber, Name};
+use weft_protocol::{Attributes, BelowEntry, BelowNote, Error, FileKind, InodeNumber, Name, Timestamp};
 
 /// What stands behind the name of a file that is written beside one that others have changed.
 const BESIDE: &str = "~weft";
@@ -38,10 +38,14 @@ pub struct Plan {
     pub links: Vec<LinkWrite>,
     /// To be removed, what is in a directory before it.
     pub removals: Vec<Removal>,
+    /// What is to be known when these are removed.
+    pub removal_notes: Vec<(InodeNumber, Name)>,
     /// What is to be known then, besides what is written.
     pub notes: BTreeMap<InodeNumber, Vec<BelowNote>>,
     /// What others have changed.
     pub conflicts: Vec<Conflict>,
+    /// Something was left for later.
+    is_partial: bool,
 }
 
 /// Something that goes below.
@@ -109,6 +113,8 @@ impl Plan {
 pub struct Planner<'a> {
     session: &'a Session,
     plan: Plan,
+    /// What was changed after this is left for later; `None`: nothing is.
+    until: Option<Timestamp>,
 }
 
 /// A directory that is walked.
@@ -123,15 +129,22 @@ struct Place {
 }
 
 impl<'a> Planner<'a> {
-    /// Finds what is to be done for the whole file system, which lies over this directory.
-    pub fn plan(session: &'a Session, over: &Path) -> Outcome<Plan> {
-        let mut planner = Self { session, plan: Plan::default() };
+    /// Finds what is to be done for the whole file system, which lies over this directory. With `until`, what was
+    /// changed since is left for later, and as long as there is any, nothing is removed: what has a new name that is
+    /// not written yet would be nowhere below.
+    pub fn plan(session: &'a Session, over: &Path, until: Option<Timestamp>) -> Outcome<Plan> {
+        let mut planner = Self { session, plan: Plan::default(), until };
         let root = Place { inode: InodeNumber::ROOT, path: b"/".to_vec(), target: over.to_owned(), is_known: true };
         let mut places = vec![root];
         while let Some(place) = places.pop() {
             planner.walk(&place, &mut places)?;
         }
-        Ok(planner.plan)
+        let mut plan = planner.plan;
+        if plan.is_partial {
+            plan.removals.clear();
+            plan.removal_notes.clear();
+        }
+        Ok(plan)
     }
 
     /// What is known below a directory, and whether that was read.
@@ -191,6 +204,14 @@ impl<'a> Planner<'a> {
         let found = look(&target)?;
         let theirs = found.as_ref().map(theirs_of);
         let step = decide(ours.as_ref(), before.as_ref(), theirs.as_ref());
+        let replaces = matches!(step, Step::Write { removes: true } | Step::Make { removes: true });
+        let is_written = matches!(step, Step::Write { .. } | Step::WriteBeside);
+        if let (Some(until), Some(ours)) = (self.until, &ours)
+            && (replaces || (is_written && ours.ctime > until))
+        {
+            self.plan.is_partial = true;
+            return Ok(());
+        }
         if let (Step::Remove, Some(before))
         | (Step::Write { removes: true } | Step::Make { removes: true }, Some(before)) = (step, &before)
         {
@@ -205,8 +226,10 @@ impl<'a> Planner<'a> {
             if let Step::Leave = step {
                 self.plan.conflicts.push(Conflict { path: target, beside: None });
             }
-            if step != Step::Nothing {
-                self.note(place.inode, name, None);
+            match step {
+                Step::Nothing => {}
+                Step::Remove => self.plan.removal_notes.push((place.inode, name.clone())),
+                _ => self.note(place.inode, name, None),
             }
             return Ok(());
         };

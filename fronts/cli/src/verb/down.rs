@@ -8,6 +8,7 @@ use crate::leftovers::{self, State};
 use crate::output::{self, note};
 use crate::session::{self, Session, node_name};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use weft_client::Instance;
 use weft_client::instance::NodeProcess;
@@ -38,7 +39,8 @@ deleted, and each is named with what it held; without --force nothing is, and
 (--store device:PATH) keep what is on them.
 
 A file system that lies over a directory is not ended as long as `weft drain`
-has something to write back, which is named: --discard, or --force, ends it.
+has something to write back, which is named. --drain does that first; --discard
+and --force end it without.
 
 All hosts are asked at once. What runs on hosts that cannot be reached is
 named, and the exit code is 2: run the same command again when they are back.
@@ -62,7 +64,10 @@ pub struct Args {
     /// All file systems of this user on this machine
     #[arg(long, conflicts_with = "name")]
     all: bool,
-    /// Also when changes were not written back to the directory that the file system lies over
+    /// First write changes back to the directory that the file system lies over
+    #[arg(long, conflicts_with = "discard")]
+    drain: bool,
+    /// Also when changes were not written back to that directory
     #[arg(long)]
     discard: bool,
     /// Only say what would be ended and removed
@@ -92,7 +97,7 @@ pub fn run(args: &Args) -> Outcome {
         let ended = if args.dry_run {
             describe(instance)
         } else {
-            check_drained(instance, args.force || args.discard).and_then(|()| end(instance, args.force))
+            check_drained(instance, args).and_then(|()| end(instance, args.force))
         };
         if let Err(failure) = ended {
             failed.replace(failure).iter().for_each(output::warn);
@@ -198,7 +203,8 @@ fn end(instance: &Instance, force: bool) -> Outcome<()> {
 
 /// Refuses to end a file system with changes that were not written back to the directory below. Says what others have
 /// changed there.
-fn check_drained(instance: &Instance, discards: bool) -> Outcome<()> {
+fn check_drained(instance: &Instance, args: &Args) -> Outcome<()> {
+    let discards = args.discard || (args.force && !args.drain);
     if instance.over.is_none() || discards || instance.user_key.is_some() {
         return Ok(());
     }
@@ -207,7 +213,11 @@ fn check_drained(instance: &Instance, discards: bool) -> Outcome<()> {
         Failure::new(text)
             .remedy(format!("`weft drain {name}` writes them back; `weft down --discard {name}` ends it without them"))
     };
-    let session = Session::open(Some(name)).map_err(|failure| undrained(failure.text().to_owned()))?;
+    let session = Session::open(Some(name)).map(Arc::new).map_err(|failure| undrained(failure.text().to_owned()))?;
+    if args.drain {
+        let (drained, _) = drain::drain(&session, drain::How::default())?;
+        drain::record(instance, &drained)?;
+    }
     let pending = drain::pending(&session).map_err(|failure| undrained(failure.text().to_owned()))?;
     session.close()?;
     if pending.is_empty() {

@@ -4,11 +4,14 @@ use crate::copy::Share;
 use crate::drain::{self, Drained, How};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
-use crate::quantity::{bytes_text, span_text};
+use crate::quantity::{Span, bytes_text, span_text};
 use crate::session::{self, Session};
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+use weft_client::Instance;
+use weft_protocol::Timestamp;
 
 const HELP: &str = "\
 For file systems of `weft up --over DIR`. What was written, made, renamed or
@@ -24,6 +27,10 @@ The same command can be run again, also while the file system is in use: what
 is changed meanwhile is written by the next one. Set-user-id bits, owners,
 extended attributes, hard links and times of directories are not written.
 
+With --every it goes on until the file system ends, and writes what has not
+changed for that time; as long as something has, nothing is removed. Run it in
+the background of a job, and `weft down --drain` at the end.
+
 --json prints an object: files, bytes (written), removed, verified_files,
 conflicts (an array of [path, path of ours or null]), failures (an array of
 texts), seconds, hosts (an array of {host, files, bytes}: what others than this
@@ -32,7 +39,8 @@ one have written).
 Examples:
   weft drain
   weft drain --dry-run job42
-  weft drain --verify --json job42";
+  weft drain --verify --json job42
+  weft drain --quiet --every 60s job42 &";
 
 /// Write changes back to the directory that a file system lies over
 #[derive(clap::Args, Debug)]
@@ -46,6 +54,9 @@ pub struct Args {
     /// Read each copy again, and compare it with its source
     #[arg(long)]
     verify: bool,
+    /// Go on until the file system ends: write what has not changed for so long, as often
+    #[arg(long, value_name = "TIME", conflicts_with = "dry_run")]
+    every: Option<Span>,
     /// Write with this machine alone
     #[arg(long)]
     here: bool,
@@ -72,6 +83,9 @@ struct Answer<'a> {
 pub fn run(args: &Args) -> Outcome {
     let instance = session::find_own(args.name.as_deref(), "drain")?;
     drain::directory_of(&instance)?;
+    if let Some(every) = args.every {
+        return drain_every(args, &instance, every.0);
+    }
     let begun = Instant::now();
     let session = Arc::new(Session::open(Some(&instance.map.name))?);
     if args.dry_run {
@@ -81,23 +95,69 @@ pub fn run(args: &Args) -> Outcome {
         session.close()?;
         return Ok(Ending::Done);
     }
-    let how = How { verify: args.verify, here: args.here, verbose: args.verbose, quiet: args.quiet || args.json };
-    let (drained, hosts) = drain::drain(&session, how)?;
+    let (drained, hosts) = drain::drain(&session, how(args, None))?;
     drain::record(&instance, &drained)?;
     session.close()?;
-    for conflict in &drained.conflicts {
-        output::note(format_args!("{}", drain::conflict_text(conflict)));
-    }
-    if args.json {
-        output::print_json(&Answer { drained: &drained, hosts, seconds: begun.elapsed().as_secs_f64() })?;
-    } else if !args.quiet {
-        let Drained { files, bytes, removed, .. } = drained;
-        let (bytes, took) = (bytes_text(bytes), span_text(begun.elapsed()));
-        output::print(&format!("wrote {files} files, {bytes}, and removed {removed} names in {took}\n"))?;
-    }
+    tell(args, &drained, hosts, begun)?;
     match drained.failures.len() {
         0 => Ok(Ending::Done),
         count => Err(Failure::new(format!("drain: {count} changes were not written back"))
             .remedy("see the errors above; the same command writes what is missing")),
     }
+}
+
+fn how(args: &Args, until: Option<Timestamp>) -> How {
+    How { verify: args.verify, here: args.here, verbose: args.verbose, quiet: args.quiet || args.json, until }
+}
+
+fn tell(args: &Args, drained: &Drained, hosts: Vec<Share>, begun: Instant) -> Outcome<()> {
+    for conflict in &drained.conflicts {
+        output::note(format_args!("{}", drain::conflict_text(conflict)));
+    }
+    if args.json {
+        output::print_json(&Answer { drained, hosts, seconds: begun.elapsed().as_secs_f64() })?;
+    } else if !args.quiet {
+        let Drained { files, bytes, removed, .. } = drained;
+        let (bytes, took) = (bytes_text(*bytes), span_text(begun.elapsed()));
+        output::print(&format!("wrote {files} files, {bytes}, and removed {removed} names in {took}\n"))?;
+    }
+    Ok(())
+}
+
+/// Drains again and again, until the file system has ended. What fails is tried again.
+fn drain_every(args: &Args, instance: &Instance, every: Duration) -> Outcome {
+    let name = &instance.map.name;
+    let session = Arc::new(Session::open(Some(name))?);
+    loop {
+        thread::sleep(every);
+        if !is_running(instance) {
+            // Its nodes are gone: there is nothing to be closed.
+            return Ok(Ending::Done);
+        }
+        let begun = Instant::now();
+        let drained = time_before(every).and_then(|until| drain::drain(&session, how(args, Some(until))));
+        match drained {
+            Ok((drained, hosts)) => {
+                drain::record(instance, &drained)?;
+                if drained.files > 0 || drained.removed > 0 || !drained.conflicts.is_empty() {
+                    tell(args, &drained, hosts, begun)?;
+                }
+            }
+            Err(failure) if is_running(instance) => output::warn(&failure),
+            Err(_) => return Ok(Ending::Done),
+        }
+    }
+}
+
+/// Whether the file system is still the one that ran when the command began.
+fn is_running(instance: &Instance) -> bool {
+    let now = session::find_own(Some(&instance.map.name), "drain");
+    now.is_ok_and(|now| now.processes.first() == instance.processes.first() && now.is_alive())
+}
+
+/// The time of day, so long ago.
+fn time_before(span: Duration) -> Outcome<Timestamp> {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(span);
+    let seconds = i64::try_from(since.as_secs()).map_err(|_| Failure::new("drain: the clock is wrong"))?;
+    Ok(Timestamp::from_parts(seconds, since.subsec_nanos()))
 }

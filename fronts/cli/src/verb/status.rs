@@ -258,12 +258,15 @@ fn text(file_system: &FileSystem, verbose: bool) -> String {
 /// What was written back to the directory below, and what was not.
 fn over_text(over: &Path, drained: Option<&Drained>) -> String {
     let mut text = format!("lies over {}", drain::printable(over));
-    let Some(Drained { files, bytes, removed, conflicts, failures, .. }) = drained else {
+    let Some(Drained { files, bytes, removed, conflicts, failures, writing, .. }) = drained else {
         text.push_str("; nothing was written back yet\n");
         return text;
     };
     let bytes = bytes_text(*bytes);
     text.push_str(&format!("; written back: {files} files, {bytes}, and {removed} names removed\n"));
+    if let Some((files, bytes)) = writing {
+        text.push_str(&format!("  a drain writes {files} files, {}\n", bytes_text(*bytes)));
+    }
     conflicts.iter().for_each(|conflict| text.push_str(&format!("  {}\n", drain::conflict_text(conflict))));
     failures.iter().for_each(|failure| text.push_str(&format!("  {failure}\n")));
     text

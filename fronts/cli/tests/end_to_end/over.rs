@@ -1,7 +1,7 @@
 //! A file system over a directory of another one: what is below is seen and read, and changes are written back.
 
 use super::hosts::install_ssh;
-use super::{Ground, away};
+use super::{Ground, away, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -205,6 +205,28 @@ fn large_files_are_read_by_all_nodes_and_written_by_the_hosts_that_hold_them() {
         );
     }
     ground.weft(&["down", "e2e"]);
+}
+
+#[test]
+fn a_drain_in_the_background_writes_what_is_quiet_and_ends_with_the_file_system() {
+    let ground = Ground::new("over-every");
+    tree(&ground);
+    ground.weft(&["up", "e2e", "--nodes", "1", "--over", "below"]);
+    let mount = away::mounted(&ground, &[]);
+    let mut every = ground.command(&["drain", "--every", "1s", "--quiet", "e2e"]).spawn().expect("weft starts");
+    fs::write(mount.join("a"), "ours").expect("written");
+    fs::rename(mount.join("b"), mount.join("b2")).expect("renamed");
+    let below = |name: &str| fs::read_to_string(ground.path(&format!("below/{name}"))).unwrap_or_default();
+    wait_until("the files are written", || below("a") == "ours" && below("b2") == "b of below");
+    wait_until("the old name is removed", || !ground.path("below/b").exists());
+    fs::write(mount.join("a"), "ours again").expect("written");
+    ground.weft(&["down", "--drain", "e2e"]);
+    assert_eq!(below("a"), "ours again");
+    let ended = away::has_ended(&mut every, std::time::Duration::from_secs(20));
+    if !ended {
+        every.kill().expect("killed");
+    }
+    assert!(every.wait().expect("ended").success() && ended);
 }
 
 /// A small generator of choices.
