@@ -446,13 +446,11 @@ impl<K: KeyValue> Shard<K> {
         {
             return verdict;
         }
-        if let Some(pause) = self.read_first(&call.request) {
-            return Verdict::Park(pause);
-        }
-        let verdict = match self.hidden_by(&call.request) {
-            Some(intent) => Verdict::Park(Pause::until(Wait::Lock(intent), Vec::new())),
-            None if call.request.is_read() => self.read(call),
-            None => self.change(call, asked, number),
+        let verdict = match (self.read_first(&call.request), self.hidden_by(&call.request)) {
+            (Some(pause), _) => Verdict::Park(pause),
+            (None, Some(intent)) => Verdict::Park(Pause::until(Wait::Lock(intent), Vec::new())),
+            (None, None) if call.request.is_read() => self.read(call),
+            (None, None) => self.change(call, asked, number),
         };
         match verdict {
             // Its shard cannot be reached, perhaps for good.
@@ -508,12 +506,11 @@ impl<K: KeyValue> Shard<K> {
             }
             self.ask_storage(number, requests, out);
         }
-        if let Wait::Below(inode) = wait {
-            self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });
-            return self.begin_reading(inode, out);
-        }
         assert!(wait != Wait::Recalls || pending > 0, "{work:?} would wait for nothing");
         self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });
+        if let Wait::Below(inode) = wait {
+            self.begin_reading(inode, out);
+        }
     }
 
     /// The recall of a key from a session: a new one, or the one under way.

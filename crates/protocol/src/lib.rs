@@ -106,4 +106,3 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 40 | `LockKind::Append` |
 /// | 41 | a directory below: `ListBelow`, `FillFromBelow` and their answers; `ReadBelow`, `NoteBelow` |
 pub const PROTOCOL_VERSION: u8 = 41;
-pub const PROTOCOL_VERSION: u8 = 40;

@@ -112,8 +112,8 @@ pub fn drain(session: &Arc<Session>, how: How) -> Outcome<(Drained, Vec<Share>)>
     Ok((drained, shares))
 }
 
-/// Waits until no other drain of the file system is under way; it is held off until this is dropped. Two would write the
-/// same unfinished files.
+/// Waits until no other drain of the file system is under way, on this machine; others wait until this is dropped. Two
+/// would write the same unfinished files.
 fn claim(instance: &Instance) -> Outcome<fs::File> {
     let path = instance.directory.join("drain.lock");
     let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);

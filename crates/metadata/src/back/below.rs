@@ -5,7 +5,8 @@
 //! was written back, stays under the directory's number for good, also when directory and name are gone here: whatever
 //! is there and not in the namespace any more was removed.
 //!
-//! Invariant: `unread` is the number of origins that say so; an unread directory has no names, an unread file no object.
+//! Invariant: `unread` is the number of origins that say so; an unread directory has no names, an unread file has no
+//! object.
 //! Not here: when something is read (`front/below.rs`), and what is written back, which a client decides.
 
 use super::inode::{Inode, MODE_BITS};

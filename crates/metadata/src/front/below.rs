@@ -5,7 +5,7 @@
 //! their inode numbers. What was read becomes the shard's before the call is judged again, once nobody believes in
 //! attributes that change with it.
 //!
-//! Invariant: an inode is in `Reading` at most once, and only while it is unread or a storage server's answer is awaited.
+//! Invariant: an inode is in `Readings` only while it is unread, or a storage server's answer about it is awaited.
 //! Not here: what is unread (`back/below.rs`), who sees the directory below (the storage server).
 //! On a crash: what was not read is read again; so it is when the shard moves while it reads.
 
@@ -95,7 +95,8 @@ impl Reading {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// The file system lies over a directory, of which nothing was read yet. For the root shard, before its first event.
+    /// The file system lies over a directory, of which nothing was read yet. For the root shard, before its first
+    /// event.
     pub fn lie_over(&mut self) {
         self.back.lie_over();
     }
