@@ -54,7 +54,8 @@ const ENTRY_WAIT_EACH: Duration = Duration::from_micros(20);
 /// may still be processing.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// How long a notification about an inode waits for READs in flight, so that the kernel believes where they end.
-/// Another client may wait for it, and a READ for that one.
+/// Another client may wait for it, and a READ for that one; or the READ itself, which has opened the file again and got
+/// no answer.
 const READ_WAIT: Duration = Duration::from_millis(100);
 /// The same where no other client waits.
 const OWN_WAIT: Duration = Duration::from_secs(10);
@@ -308,8 +309,8 @@ impl<M: MountShell> KernelCaches<M> {
             }
             began = Some(read.began);
             let left = if read.locks { LOCK_WAIT } else { left };
-            self.shell.wait(&read.answered, read.time.map_or(left, |time| time.min(left))).await;
-            if read.locks || read.time.is_none() && !read.later {
+            let is_set = self.shell.wait(&read.answered, read.time.map_or(left, |time| time.min(left))).await;
+            if read.locks || is_set && read.time.is_none() && !read.later {
                 start = self.shell.now();
             }
         }

@@ -37,7 +37,7 @@
 //!
 //! # Why a recall does not wait for itself
 //! Recalls come on a thread of the client library, which calls `shell` with no lock held.
-//! 1. Attributes: the kernel only marks them; nothing to wait for.
+//! 1. Attributes: the kernel only marks them. Reads of that file that are under way are waited for, but not for long.
 //! 2. Contents: the kernel waits for the reads and writes of that file that are under way, and writes dirty pages.
 //!    Those are requests to this crate. There is always a thread to take them (`workers`, `turns`), and they wait for
 //!    a storage server only, never for another client's lease: while a lease is being recalled its holder reads and
