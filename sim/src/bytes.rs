@@ -275,8 +275,10 @@ impl Files {
     /// An operation was acknowledged. `safe`: and is not lost with the client.
     pub fn ended(&mut self, id: OperationId, safe: bool) {
         let ended = self.moment();
-        self.end(id, ended);
         let operation = &mut self.file(id.inode).operations[id.index];
+        operation.ended = Some(ended);
+        operation.running = false;
+        operation.unpublished = None;
         operation.safe = safe && !operation.doubtful;
         // Its session has ended; the client holds the bytes in buffers of its next session.
         operation.is_held |= operation.doubtful && !safe;
@@ -366,7 +368,6 @@ impl Files {
     /// The process is dead.
     pub fn died(&mut self, by: ProcessId) {
         self.untold.retain(|(of, _), _| *of != by);
-        self.members_died(by);
         for operation in self.files.values_mut().flat_map(|file| &mut file.operations) {
             operation.running &= operation.by != Some(by);
         }

@@ -47,6 +47,7 @@ mod open_table;
 mod opens;
 mod page_drops;
 mod parts;
+mod parts_in_use;
 mod read_ahead;
 mod reader;
 mod recall;

@@ -10,6 +10,7 @@ use crate::link::Link;
 use crate::lock::lock;
 use crate::new_objects::NewObjects;
 use crate::notice::Notice;
+use crate::parts_in_use::PartsInUse;
 use crate::shell::{DataConnection, Shell};
 use crate::tuning::Tuning;
 use std::collections::BTreeSet;
@@ -31,6 +32,7 @@ pub struct Objects<S: Shell> {
     /// Identifier of the latest pipelined writes.
     pipelined: AtomicU64,
     pub(crate) new_objects: NewObjects,
+    pub(crate) parts_in_use: PartsInUse,
     /// A home has refused to pass the descriptor of a new object: its store has a size limit.
     pub(crate) home_passes_none: AtomicBool,
     /// Nodes of this machine that pass no descriptors, for writing (`true`) or at all.
@@ -95,6 +97,7 @@ impl<S: Shell> Objects<S> {
             home_epoch,
             pipelined: AtomicU64::new(0),
             new_objects,
+            parts_in_use: PartsInUse::default(),
             home_passes_none: AtomicBool::new(false),
             passes_none: Mutex::default(),
         })

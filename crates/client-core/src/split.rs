@@ -22,6 +22,7 @@ mod writing;
 use crate::file_objects::Held;
 use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{Objects, Registration};
+use crate::parts_in_use::PartInUse;
 use crate::shell::{Monitor, Shell};
 use crate::transfers::within;
 use behind::Behind;
@@ -67,11 +68,12 @@ struct OwnPart<S: Shell> {
     file: Option<(Arc<S::Descriptor>, usize)>,
     /// Until when its right is used.
     until_ms: u64,
+    in_use: Arc<PartInUse>,
 }
 
 impl<S: Shell> Clone for OwnPart<S> {
     fn clone(&self) -> Self {
-        Self { held: self.held, file: self.file.clone(), until_ms: self.until_ms }
+        Self { held: self.held, file: self.file.clone(), until_ms: self.until_ms, in_use: Arc::clone(&self.in_use) }
     }
 }
 
@@ -378,27 +380,34 @@ impl<S: Shell> SplitFile<S> {
             // The right to the object is of the session that has ended.
             return Err(Error::SessionEnded);
         }
-        let own = OwnPart { held, file, until_ms: now_ms + u64::from(BATCH_MARGIN_SECONDS) * 500 };
+        let in_use = io.parts_in_use.take(held.object).expect("a new object is nobody's part");
+        let until_ms = now_ms + u64::from(BATCH_MARGIN_SECONDS) * 500;
+        let own = OwnPart { held, file, until_ms, in_use: Arc::new(in_use) };
         state.own = Some(own.clone());
         Ok(own)
     }
 
-    /// The part that this session has published before, by this handle or another, with a new right to it. `None`: the
-    /// shard knows none.
+    /// A part that this session has published before, by this handle or another one that has none any more, with a new
+    /// right to it. `None`: the shard knows none.
     async fn known_own(&self, io: &Objects<S>, state: &mut State<S>) -> Result<Option<OwnPart<S>>> {
         if state.is_new && state.own.is_none() {
             return Ok(None);
         }
         let (before, session, asked_ms) = (state.own.take(), state.session, io.calls.shell.now_ms());
         let told = self.ask_parts(io, (u64::MAX, 0..0), 0, (u64::MAX, None), true).await?;
-        let own = told.parts.into_iter().find(|part| part.capability.rights.contains(Rights::WRITE));
-        let Some(SplitPart { object, capability, .. }) = own else { return Ok(None) };
-        let held = Held { object, capability };
-        let file = match before.filter(|before| before.held.object == object) {
+        let own = |part: &SplitPart| {
+            let kept = before.as_ref().filter(|before| before.held.object == part.object);
+            let in_use = kept.map(|before| Arc::clone(&before.in_use));
+            in_use.or_else(|| io.parts_in_use.take(part.object).map(Arc::new))
+        };
+        let mut parts = told.parts.iter().filter(|part| part.capability.rights.contains(Rights::WRITE));
+        let Some((part, in_use)) = parts.find_map(|part| Some((part, own(part)?))) else { return Ok(None) };
+        let held = Held { object: part.object, capability: part.capability };
+        let file = match before.filter(|before| before.held.object == held.object) {
             Some(before) => before.file,
             None => self.own_file(io, held).await,
         };
-        let own = OwnPart { held, file, until_ms: asked_ms + RIGHTS_MS };
+        let own = OwnPart { held, file, until_ms: asked_ms + RIGHTS_MS, in_use };
         state.notice_session(io);
         if state.session != session {
             return Err(Error::SessionEnded);

@@ -120,7 +120,8 @@ impl<S: Shell> SplitFile<S> {
         state.notice_session(io);
         state.tell(Ok(()))?;
         if state.unpublished.count() >= UNPUBLISHED_MAX {
-            self.publish_unpublished(io, &mut state).await?;
+            let published = self.publish_unpublished(io, &mut state).await;
+            state.tell(published)?;
         }
         Ok(true)
     }
@@ -178,7 +179,8 @@ impl<S: Shell> SplitFile<S> {
             state.unpublished.add(*offset, bytes.len() as u64);
         }
         if self.group.is_none() || state.unpublished.count() >= UNPUBLISHED_MAX {
-            self.publish_unpublished(io, &mut state).await?;
+            let published = self.publish_unpublished(io, &mut state).await;
+            state.tell(published)?;
         }
         result
     }
@@ -232,18 +234,19 @@ impl<S: Shell> SplitFile<S> {
             match self.publish_patterns(io, (state.session, object), &patterns, None).await {
                 Ok(attributes) => state.published(&attributes, object, &patterns),
                 Err(error) => {
-                    patterns.extend(rest);
+                    // An ordinary handle gets the error, so its bytes need not be published later.
+                    if self.group.is_some() {
+                        patterns.extend(rest);
+                        state.unpublished.add_back(patterns);
+                    }
                     state.notice_session(io);
                     if error == Error::BadHandle && self.group.is_some() {
                         // Nothing of the group is open any more, and these bytes are lost.
                         (state.is_over, state.own) = (true, None);
-                        io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
-                        state.drop_unpublished(io);
+                        if state.drop_unpublished(io) {
+                            state.error.get_or_insert(Error::SessionEnded);
+                        }
                         return Err(Error::SessionEnded);
-                    }
-                    // An ordinary handle gets the error, so its bytes need not be published later.
-                    if state.own.is_some() && self.group.is_some() {
-                        state.unpublished.add_back(patterns);
                     }
                     return Err(error);
                 }
@@ -276,7 +279,8 @@ impl<S: Shell> SplitFile<S> {
         loop {
             let landed = self.land(io, &mut state).await;
             state.tell(landed)?;
-            self.publish_unpublished(io, &mut state).await?;
+            let published = self.publish_unpublished(io, &mut state).await;
+            state.tell(published)?;
             let own = self.own_to_write(io, &mut state).await?;
             let session = state.session;
             state.is_fresh = false;
@@ -312,7 +316,7 @@ impl<S: Shell> SplitFile<S> {
         let landed = state.tell(landed);
         let published = self.publish_unpublished(io, &mut state).await;
         state.is_fresh = false;
-        landed.and(published)
+        landed.and(state.tell(published))
     }
 
     /// Publishes what was written, and brings it to the node's device. From now on what others have published before is
