@@ -219,18 +219,17 @@ fn a_node_that_is_gone_is_told_once_and_takes_only_its_part() {
             FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, near: false, stored, ..Wanted::default() });
         let other = fs.client(Way::Tcp);
         split_all(&other);
-        // Clients choose their nodes by chance: one whose part is not at the node of `/`.
+        // Far from all nodes a client takes one after the other: a member whose part is not at the node of `/`.
+        let client = fs.client(Way::Tcp);
         let elsewhere = |number: usize| {
-            let client = fs.client(Way::Tcp);
-            let file = open(&client, &format!("search{number}"), BOTH);
-            file.write_at(b"here", 0).unwrap();
-            let node = client.locate(&FileSystem::me(), file.inode()).unwrap()[0].node;
-            (node == Some(NodeId(1))).then_some(client)
+            let text = format!("f{number}");
+            let member = group(std::slice::from_ref(&client), &text).remove(0);
+            write(&member, 0, (0, 2)).unwrap();
+            member.flush().unwrap();
+            let node = other.locate(&FileSystem::me(), member.inode()).unwrap()[0].node;
+            (node == Some(NodeId(1))).then_some((member, text))
         };
-        let client = (0..1000).find_map(elsewhere).unwrap();
-        let member = group(std::slice::from_ref(&client), "f").remove(0);
-        write(&member, 0, (0, 2)).unwrap();
-        member.flush().unwrap();
+        let (member, text) = (0..100).find_map(elsewhere).unwrap();
         let published = at(0, 0, 2) + RECORD;
         for record in 1..10 {
             write(&member, record, (0, 2)).unwrap();
@@ -238,7 +237,7 @@ fn a_node_that_is_gone_is_told_once_and_takes_only_its_part() {
         fs.stop_node(NodeId(1));
         assert!(write(&member, 10, (0, 2)).and_then(|()| member.flush()).is_err());
         assert_eq!(member.flush(), Ok(()), "it was told");
-        let name = Name::new(b"f").unwrap();
+        let name = Name::new(text.as_bytes()).unwrap();
         let size = other.lookup(&FileSystem::me(), ROOT, &name).unwrap().attributes.size;
         // Replies that had come before the node ended were of records that had landed.
         let size = usize::try_from(size).unwrap();
