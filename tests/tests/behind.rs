@@ -120,6 +120,36 @@ fn small_writes_are_gathered() {
     });
 }
 
+/// An ordinary handle's list is there when it returns, a member's when it is published; pieces land in their order.
+#[test]
+fn lists_are_their_pieces_one_after_the_other() {
+    const PIECES: usize = 300;
+    in_each_way(|fs, way| {
+        let client = fs.client(way);
+        split_all(&client);
+        let member = group(std::slice::from_ref(&client), "f").remove(0);
+        let plain = open(&client, "f", BOTH);
+        let mut model = vec![0; PIECES * 3000 + 4000];
+        for (file, shift) in [(&plain, 0), (&member, 1500), (&plain, 700)] {
+            let pieces: Vec<_> =
+                (0..PIECES).map(|piece| (pattern(1000, piece + shift), piece * 3000 + shift)).collect();
+            // Over the one before, and none.
+            let more = [(pattern(3000, 5), 900 + shift), (Vec::new(), 0), (pattern(100, 6), 950 + shift)];
+            let all = [pieces, more.to_vec()].concat();
+            for (bytes, offset) in &all {
+                model[*offset..offset + bytes.len()].copy_from_slice(bytes);
+            }
+            let list: Vec<_> = all.iter().map(|(bytes, offset)| (&bytes[..], *offset as u64)).collect();
+            file.write_list(&list).unwrap();
+            if shift == 1500 {
+                file.flush().unwrap();
+            }
+            let found = seen(&fs.client(Way::Tcp), "f");
+            assert!(found == model[..found.len()] && found.len() >= PIECES * 3000 - 2000 + shift, "{shift}");
+        }
+    });
+}
+
 /// Writes return while the node's replies to those before are held. Then they come, or the connection breaks, and what
 /// was in flight is written again.
 #[test]
