@@ -9,8 +9,6 @@
 //! that ends in order leaves its store empty.
 //! On a crash: the store is whole, with objects that nobody knows the files of.
 
-#[cfg(test)]
-mod counted;
 mod object;
 
 use crate::ring_pages::RingPages;
