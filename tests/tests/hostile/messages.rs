@@ -112,6 +112,8 @@ fn users_do_not_command_nodes_and_objects() {
             shard: routing::of_inode(inode),
             objects: vec![(inode, object)],
         },
+        StorageRequest::ListBelow { path: vec![name("victim")], after: None },
+        StorageRequest::FillFromBelow { inode, object: Some(object), path: vec![name("victim")], offset: 0 },
     ] {
         let reply = connection.call(&Message::Storage(request)).expect("answered");
         assert_eq!(reply, Message::StorageReply(Err(Error::NotPermitted)));
@@ -154,6 +156,12 @@ fn a_user_is_who_his_key_says() {
         let changes = AttributeChanges { mode: Some(0o777), uid: Some(1), ..AttributeChanges::default() };
         let request = ShardRequest::SetAttributes { inode: victim, changes };
         assert_eq!(calls.call(said.clone(), 0, request), Err(Error::NotPermitted), "{said:?}");
+        for request in [
+            ShardRequest::ReadBelow { directory: ROOT, after: None },
+            ShardRequest::NoteBelow { directory: ROOT, notes: Vec::new() },
+        ] {
+            assert_eq!(calls.call(said.clone(), 0, request), Err(Error::NotPermitted), "{said:?}");
+        }
         let request = ShardRequest::Commit {
             inode: victim,
             object: None,

@@ -63,7 +63,8 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// A frozen shard goes on, at this node's time `now`. Fences that are not confirmed are sent again: the target has
-    /// not sent any, and at the source confirmations may have come meanwhile.
+    /// not sent any, and at the source confirmations may have come meanwhile. What was being read from below is read
+    /// again: at the target once it has a map.
     pub fn resume(&mut self, now: Now, out: &mut Vec<Effect>) {
         if !std::mem::take(&mut self.clock.is_stopped) {
             return;
@@ -77,7 +78,9 @@ impl<K: KeyValue> Shard<K> {
             out.push(Effect::EndSession { session: *session, fences });
         }
         self.read_again();
-        self.settle(out);
+        if !self.map.nodes.is_empty() {
+            self.settle(out);
+        }
     }
 
     /// Takes an event while the shard is frozen.

@@ -31,12 +31,17 @@ fn below(entries: &[(&str, Option<u64>)]) -> Below {
 fn world_over() -> World {
     let mut world = World::new();
     world.shard.lie_over();
+    world.event(Event::SetMap(map_of_two()));
+    world
+}
+
+/// One shard, and two nodes that store.
+fn map_of_two() -> ClusterMap {
     let mut map = map_of(1);
     let mut second = map.nodes[0].clone();
     second.id = NodeId(2);
     map.nodes.push(second);
-    world.event(Event::SetMap(map));
-    world
+    map
 }
 
 fn answer(below: &Below, node: NodeId, request: &StorageRequest) -> weft_protocol::Result<StorageAnswer> {
@@ -83,6 +88,15 @@ fn serve(world: &mut World, below: &Below) {
     }
 }
 
+/// As [`serve`], and everybody gives up what is recalled.
+fn serve_and_yield(world: &mut World, below: &Below) {
+    serve(world, below);
+    while !world.recalls.is_empty() {
+        world.answer_recalls(LeaseMode::None);
+        serve(world, below);
+    }
+}
+
 fn open_read(inode: InodeNumber) -> ShardRequest {
     open(inode, Access::Read)
 }
@@ -111,6 +125,8 @@ fn names_and_contents_are_read_before_the_first_call_that_needs_them() {
     let directory = attributes(&world.ok(A, lookup("d"))).inode;
     let inner = world.waits(A, ShardRequest::Lookup { parent: directory, name: name("x") });
     serve(&mut world, &below);
+    assert_eq!(world.recalled(), [(A, LeaseKey::Attributes(directory), LeaseMode::None)], "its size, its own client");
+    serve_and_yield(&mut world, &below);
     let inner = attributes(&world.done(inner)).inode;
     let flags = OpenFlags { truncate: true, ..flags(Access::Write) };
     world.ok(A, ShardRequest::Open { inode: inner, flags });
@@ -161,7 +177,7 @@ fn attributes_that_change_with_what_is_read_are_recalled_first() {
     let removed = world.waits(B, rmdir(ROOT, "d"));
     serve(&mut world, &below);
     assert_eq!(world.recalled(), [(A, LeaseKey::Attributes(directory), LeaseMode::None)]);
-    world.answer_recalls(LeaseMode::None);
+    serve_and_yield(&mut world, &below);
     assert_eq!(world.result(removed), Some(Err(Error::NotEmpty)));
 }
 
@@ -173,7 +189,7 @@ fn what_was_below_is_known_when_it_is_gone_here() {
     serve(&mut world, &below);
     let directory = attributes(&world.done(directory)).inode;
     let removed = world.waits(A, ShardRequest::Unlink { parent: directory, name: name("x") });
-    serve(&mut world, &below);
+    serve_and_yield(&mut world, &below);
     world.done(removed);
     world.ok(A, rmdir(ROOT, "d"));
     world.ok(A, unlink("a"));
@@ -214,9 +230,13 @@ fn run(
         if let Some(result) = world.result(token) {
             return result;
         }
-        if choices.below(4) == 0 && world.move_shard().contains(&token) {
-            let (origin, credentials) = world.callers[&token].clone();
-            token = world.call_of(origin, credentials, request.clone());
+        if choices.below(4) == 0 {
+            let waiting = world.move_shard();
+            world.event(Event::SetMap(map_of_two()));
+            if waiting.contains(&token) {
+                let (origin, credentials) = world.callers[&token].clone();
+                token = world.call_of(origin, credentials, request.clone());
+            }
         } else if !world.recalls.is_empty() {
             world.answer_recalls(LeaseMode::None);
         } else if let Some((asked, node, request)) = world.storage.pop()
