@@ -34,6 +34,8 @@ pub(super) struct Reading {
     path: Vec<Name>,
     so_far: SoFar,
     is_done: bool,
+    /// Of the question whose answer is awaited: one of before a move that was abandoned may come late.
+    token: u64,
     /// Storage servers that could not be reached.
     away: usize,
 }
@@ -223,7 +225,7 @@ impl<K: KeyValue> Shard<K> {
                 copies: 0,
             }),
         };
-        self.readings.insert(inode, Reading { path, so_far, is_done: false, away: 0 });
+        self.readings.insert(inode, Reading { path, so_far, is_done: false, token: 0, away: 0 });
         self.go_on_reading(inode, out);
     }
 
@@ -237,6 +239,7 @@ impl<K: KeyValue> Shard<K> {
         match node {
             Some(node) => {
                 let token = self.token_for(StorageWait::Below { inode });
+                self.readings.entry(inode).and_modify(|reading| reading.token = token);
                 out.push(Effect::Storage { token: Some(token), node, request });
             }
             None => self.reading_failed(inode, &Error::Unreachable, out),
@@ -255,11 +258,16 @@ impl<K: KeyValue> Shard<K> {
     /// A storage server has answered.
     pub(super) fn below_answered(
         &mut self,
-        inode: InodeNumber,
+        (inode, token): (InodeNumber, u64),
         result: Result<StorageAnswer, Error>,
         out: &mut Vec<Effect>,
     ) {
-        let Some(reading) = self.readings.get_mut(&inode) else { return };
+        let Some(reading) = self.readings.get_mut(&inode).filter(|reading| reading.token == token) else {
+            if let Ok(StorageAnswer::Filled { object, .. }) = result {
+                self.removals.entry(object.node()).or_default().push((inode, object));
+            }
+            return;
+        };
         let taken = match (result, &mut reading.so_far) {
             (
                 Err(Error::Unreachable | Error::NoSpace),

@@ -197,7 +197,7 @@ impl<K: KeyValue> Shard<K> {
             return;
         };
         if let StorageWait::Below { inode } = wait {
-            return self.below_answered(inode, result, out);
+            return self.below_answered((inode, token), result, out);
         }
         let answer = match result {
             Ok(StorageAnswer::Object { size, mtime }) => Ok((size, mtime)),
