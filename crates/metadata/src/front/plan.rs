@@ -195,19 +195,7 @@ impl<K: KeyValue> Shard<K> {
                     self.plan_unlink(plan, *parent, first)?;
                 }
             }
-            ShardRequest::RemoveDirectory { parent, name } => {
-                self.check_lock(*parent, name)?;
-                if let Some(dentry) = self.back.dentry(*parent, name)
-                    && dentry.kind == FileKind::Directory
-                {
-                    self.check_inode_lock(dentry.inode)?;
-                    if let Some(intent) = self.back.lock_within(dentry.inode) {
-                        return Err(Pause::until(Wait::Lock(intent), Vec::new()));
-                    }
-                    plan.name(*parent, name);
-                    plan.directory_goes(dentry.inode);
-                }
-            }
+            ShardRequest::RemoveDirectory { parent, name } => self.plan_remove_directory(plan, *parent, name)?,
             ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } => {
                 self.check_lock(*parent, name)?;
                 self.check_lock(*new_parent, new_name)?;
@@ -272,6 +260,21 @@ impl<K: KeyValue> Shard<K> {
             self.check_inode_lock(dentry.inode)?;
             plan.name(parent, name);
             self.plan_lost_name(plan, dentry.inode);
+        }
+        Ok(())
+    }
+
+    fn plan_remove_directory(&self, plan: &mut Plan, parent: InodeNumber, name: &Name) -> Result<(), Pause> {
+        self.check_lock(parent, name)?;
+        if let Some(dentry) = self.back.dentry(parent, name)
+            && dentry.kind == FileKind::Directory
+        {
+            self.check_inode_lock(dentry.inode)?;
+            if let Some(intent) = self.back.lock_within(dentry.inode) {
+                return Err(Pause::until(Wait::Lock(intent), Vec::new()));
+            }
+            plan.name(parent, name);
+            plan.directory_goes(dentry.inode);
         }
         Ok(())
     }
