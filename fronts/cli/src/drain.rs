@@ -15,6 +15,7 @@ use crate::failure::{Explain, Failure, Outcome};
 use crate::output;
 use crate::session::Session;
 use crate::verb::stage;
+use decide::is_time_of;
 use plan::{Known, LinkWrite, Plan, Planner, Removal, look};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -259,7 +260,8 @@ fn note(session: &Session, plan: Plan) -> Outcome<()> {
     };
     for file in plan.files {
         let found = look(&file.target)?;
-        add(file.known, found.filter(|found| (found.size, found.mtime) == (file.item.size, file.item.mtime)));
+        let is_written = |found: &copy::Item| found.size == file.item.size && is_time_of(found.mtime, file.item.mtime);
+        add(file.known, found.filter(is_written));
     }
     for link in plan.links {
         let found = look(&link.target)?;

@@ -66,8 +66,14 @@ impl Ours {
     /// Whether a file below is a copy that was made of it. A copy gets its time when it is whole.
     fn is_copied_to(&self, theirs: &Theirs) -> bool {
         let is_file = self.kind == FileKind::Regular && theirs.kind == Some(FileKind::Regular);
-        is_file && (theirs.stamp.size, theirs.stamp.mtime) == (self.size, self.mtime)
+        is_file && theirs.stamp.size == self.size && is_time_of(theirs.stamp.mtime, self.mtime)
     }
+}
+
+/// Whether a file below that was given this time of ours has it: some file systems keep microseconds or seconds.
+pub fn is_time_of(theirs: Timestamp, ours: Timestamp) -> bool {
+    let kept = |unit: i64| ours.0.checked_sub(ours.0.rem_euclid(unit));
+    [1, 1_000, 1_000_000_000].into_iter().any(|unit| kept(unit) == Some(theirs.0))
 }
 
 /// Decides. `before`: what was below.
@@ -160,6 +166,8 @@ mod tests {
         assert_eq!(decide(None, Some(&known), Some(&same)), Step::Leave);
         let copied = Theirs { kind: Some(FILE), stamp: BelowStamp { size: 5, mtime: Timestamp(5), inode: 9 } };
         assert_eq!(decide(Some(&dirty), Some(&base), Some(&copied)), Step::Know, "a drain was interrupted");
+        assert!(is_time_of(Timestamp(7_000_000_000), Timestamp(7_123_456_789)));
+        assert!(!is_time_of(Timestamp(7_123_456_788), Timestamp(7_123_456_789)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! What is not read yet of a file that goes below, or is written over, is read first (`protect`), whatever name it has
 //! here by now: inodes have one number for good.
 
-use super::decide::{Ours, Step, Theirs, decide};
+use super::decide::{Ours, Step, Theirs, decide, is_time_of};
 use crate::copy::{Item, Kind, Over};
 use crate::failure::{Explain, Outcome};
 use crate::session::Session;
@@ -329,7 +329,9 @@ impl<'a> Planner<'a> {
             let taken = self.plan.conflicts.iter().any(|conflict| conflict.beside.as_ref() == Some(&beside));
             match (look(&beside)?, ours) {
                 (None, _) if !taken => return Ok(beside),
-                (Some(found), Some(ours)) if (found.size, found.mtime) == (ours.size, ours.mtime) => return Ok(beside),
+                (Some(found), Some(ours)) if found.size == ours.size && is_time_of(found.mtime, ours.mtime) => {
+                    return Ok(beside);
+                }
                 _ => {}
             }
         }
