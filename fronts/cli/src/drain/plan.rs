@@ -259,7 +259,8 @@ impl<'a> Planner<'a> {
             Step::WriteBeside => {
                 let beside = self.beside(&target, Some(&ours))?;
                 self.plan.conflicts.push(Conflict { path: target, beside: Some(beside.clone()) });
-                self.write(place, name, attributes, (beside, Over::Nothing), BelowEntry { differs: true, ..entry });
+                let over = over_of(look(&beside)?.as_ref());
+                self.write(place, name, attributes, (beside, over), BelowEntry { differs: true, ..entry });
             }
         }
         Ok(())
