@@ -57,7 +57,7 @@ fn a_directory_is_seen_and_read_and_changes_are_written_back() {
     tree(&ground);
     ground.weft(&["up", "e2e", "--nodes", "2", "--over", "below"]);
     assert_eq!(ground.weft(&["ls", "e2e:/"]), "a\nb\nc\nd\ne\nempty\nlink\n");
-    assert_eq!(ground.weft(&["stat", "--json", "e2e:/d/x"]).contains("\"size\": 10"), true);
+    assert_eq!(ground.json(&["stat", "--json", "e2e:/d/x"])[0]["size"], 10);
     assert_eq!(ground.weft(&["cat", "e2e:/d/x"]), "x of below");
     assert_eq!(ground.weft(&["cat", "e2e:/link"]), "x of below");
     assert_eq!(ground.weft(&["drain", "--dry-run", "e2e"]), "", "what was only read is not written");
@@ -227,6 +227,30 @@ fn a_drain_in_the_background_writes_what_is_quiet_and_ends_with_the_file_system(
         every.kill().expect("killed");
     }
     assert!(every.wait().expect("ended").success() && ended);
+}
+
+#[test]
+fn a_drain_that_was_killed_is_run_again_and_leaves_no_part() {
+    let ground = Ground::new("over-killed");
+    tree(&ground);
+    ground.weft(&["up", "e2e", "--nodes", "1", "--over", "below"]);
+    let mount = away::mounted(&ground, &[]);
+    fs::write(mount.join("a"), "ours").expect("written");
+    fs::remove_file(mount.join("b")).expect("removed");
+    let large = fs::File::create(mount.join("large")).expect("made");
+    large.write_all_at(b"end", 400 << 20).expect("written");
+    drop(large);
+    let mut draining = ground.command(&["drain", "-q", "e2e"]).spawn().expect("weft starts");
+    wait_until("the drain begins", || ground.path("below/.large.weft-part").exists());
+    draining.kill().expect("killed");
+    assert!(!draining.wait().expect("ended").success());
+    let drained = ground.json(&["drain", "--json", "e2e"]);
+    assert!(drained["conflicts"].as_array().is_some_and(Vec::is_empty), "{drained}");
+    assert_eq!(contents(&ground.path("below")).keys().collect::<Vec<_>>(), contents(&mount).keys().collect::<Vec<_>>());
+    assert_eq!(fs::metadata(ground.path("below/large")).expect("there").len(), (400 << 20) + 3);
+    assert_eq!(fs::read_to_string(ground.path("below/a")).expect("read"), "ours");
+    assert_eq!(ground.weft(&["drain", "--dry-run", "e2e"]), "");
+    ground.weft(&["down", "e2e"]);
 }
 
 /// A small generator of choices.
