@@ -60,10 +60,11 @@ def say(text):
 
 
 class Bench:
-    """A file system for so many ranks."""
+    """A file system for so many ranks, of as many nodes if it is not said otherwise."""
 
-    def __init__(self, options, ranks, place, program):
+    def __init__(self, options, ranks, place, program, nodes=None):
         self.options, self.ranks, self.place, self.program = options, ranks, place, program
+        self.nodes = nodes or ranks
         self.weft_command = str(options.binaries.resolve() / "weft")
         self.mount = None
 
@@ -75,12 +76,12 @@ class Bench:
 
     def __enter__(self):
         store = {"directory": f"{self.place}/store", "region": f"file:{self.place}/store:2GiB", "memory": "memory:4GiB"}
-        self.weft("up", NAME, "--nodes", self.ranks, "--store", store[self.options.store])
+        self.weft("up", NAME, "--nodes", self.nodes, "--store", store[self.options.store])
         try:
             self.weft("mkdir", "--split", f"{NAME}:/split")
             self.weft("mkdir", f"{NAME}:/striped")
-            if self.ranks > 1:
-                self.weft("layout", "--width", self.ranks, f"{NAME}:/striped")
+            if self.nodes > 1:
+                self.weft("layout", "--width", self.nodes, f"{NAME}:/striped")
             point = self.place / "mount"
             point.mkdir(exist_ok=True)
             with contextlib.suppress(SystemExit):
@@ -124,7 +125,10 @@ class Bench:
     def run(self, transfer, size, collective, only=None, rounds=None):
         """Seconds by target and operation: a list of rounds, each the whole, the open and the transfers."""
         found = self.targets(collective)
-        targets = [f"{label}={target}" for label, target in found.items() if only in (None, label)]
+        return self.run_targets(transfer, size, {label: found[label] for label in found if only in (None, label)}, collective, rounds)
+
+    def run_targets(self, transfer, size, targets, collective=False, rounds=None):
+        targets = [f"{label}={target}" for label, target in targets.items()]
         say(f"{self.ranks} ranks, transfers of {transfer} bytes{', collective' if collective else ''}")
         words = [self.weft_command, "mpiexec", "--driver", str(self.options.driver), "-n", str(self.ranks), str(self.program),
                  str(rounds or self.options.rounds), str(transfer), str(size), *targets]
