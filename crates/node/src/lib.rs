@@ -91,6 +91,8 @@ pub fn run(config: &NodeConfig, ready: impl FnOnce(&NodeAddress)) -> io::Result<
     // Lets the loops send the replies to `Shutdown`.
     std::thread::sleep(std::time::Duration::from_millis(20));
     tracing::info!("node {} ends", config.node);
+    // Nobody is told any more that a write has landed.
+    node.shards.fencing.connections().shutdown_all();
     if let Some(data) = &node.data
         && let Err(error) = data.store.close()
     {

@@ -80,6 +80,12 @@ impl Connections {
         Registered { connections: Arc::clone(self), session, line }
     }
 
+    /// Shuts down all connections: the node ends.
+    pub fn shutdown_all(&self) {
+        let lines: Vec<_> = lock(&self.of_session).values().flatten().map(Arc::clone).collect();
+        lines.iter().for_each(|line| line.shutdown());
+    }
+
     /// Shuts down all connections of a session: threads that wait for the rest of a write end.
     pub fn shutdown(&self, session: SessionId) {
         let lines = lock(&self.of_session).get(&session).cloned().unwrap_or_else(Vec::new);
