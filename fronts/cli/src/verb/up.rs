@@ -58,6 +58,10 @@ where the kernel has them (Linux 6.14): up to several times faster than a
 directory on a tmpfs such as /dev/shm. It goes with the node, also when that is
 killed. Without SIZE it may grow to half of the memory.
 
+With --over DIR the file system begins as DIR is, a directory that all hosts
+share. What is in it is read when it is needed, with your rights; `weft drain`
+writes changes back.
+
 Names, sockets and logs are in $XDG_RUNTIME_DIR/weft/NAME, or
 /tmp/weft-UID/NAME. Metadata is kept in memory: the file system ends with `weft
 down`, copy out what is to stay.
@@ -68,7 +72,8 @@ Examples:
   weft up fast --nodes 1 --store memory:16GiB
   weft up disk --nodes 1 --store device:/dev/nvme1n1
   weft up lab --hosts hosts.txt --listen ib0
-  weft up --hosts slurm --store /local/scratch";
+  weft up --hosts slurm --store /local/scratch
+  weft up job42 --over /project/run42";
 
 /// Start a file system: nodes on this machine, or on hosts reached by ssh
 #[derive(clap::Args, Debug)]
