@@ -300,7 +300,7 @@ impl<'a> Planner<'a> {
                 match look(&path)?.as_ref().map(theirs_of) {
                     None => {}
                     Some(theirs) if theirs.is_as(&inner) && !inner.differs => {
-                        self.remove(&path, &inner, is_replaced)?
+                        self.remove(&path, &inner, is_replaced)?;
                     }
                     Some(_) => self.plan.conflicts.push(Conflict { path, beside: None }),
                 }
