@@ -111,7 +111,7 @@ pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(
         "{{about}}. {{usage-heading}} {{usage}}\nPaths: NAME:/path in a file system (weft:/path: the only one \
-         running), others of this machine.\n{}\nOptions (-h of a verb: short help, --help: with examples; -V: the \
+         running), others of this machine.\n{}Options (-h of a verb: short help, --help: with examples; -V: the \
          version):\n  --key FILE   Work as the user of this key [default: WEFT_KEY, ~/.config/weft/NAME.key]\n",
         groups_text(&command)
     );
