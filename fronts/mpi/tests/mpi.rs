@@ -207,6 +207,32 @@ fn one_process_opens_for_all() {
     assert!(six < two + 40, "{two} {six}");
 }
 
+/// Of a split file no byte goes through a socket, and neither messages nor what the shards keep depend on how many
+/// records a process writes. `bench/mpi_scale.py` has more processes, on nodes that are further away from each other.
+#[test]
+fn records_of_split_files_cost_no_messages() {
+    let Some(ground) = Ground::new("records") else { return };
+    ground.up.weft(&["layout", "--split", &format!("{NAME}:/")]);
+    let scale = program("scale", &[package().join("../../bench/mpi/scale.c")]);
+    let cost = |name: &str, records: &str, pattern: &str| {
+        let count = || (ground.calls(), ground.status("store_bytes").iter().sum::<u64>());
+        let before = count();
+        expect(&mut ground.mpiexec(4, &scale, &[&format!("weft:/{name}"), records, "4096", pattern]), "pss");
+        (count().0 - before.0, count().1 - before.1)
+    };
+    cost("first", "4", "strided");
+    for pattern in ["segmented", "strided"] {
+        let (few, many) =
+            (cost(&format!("{pattern}-few"), "16", pattern), cost(&format!("{pattern}-many"), "256", pattern));
+        eprintln!("{pattern}: 16 records (calls, bytes of index) {few:?}, 256 records {many:?}");
+        assert!(many.0 <= few.0 + 12 && many.0 <= 60, "calls {few:?} {many:?}");
+        assert!(many.1 <= few.1 + 1024, "bytes of index {few:?} {many:?}");
+    }
+    for way in ["read_tcp_bytes", "read_unix_bytes", "write_tcp_bytes", "write_unix_bytes", "write_memory_bytes"] {
+        assert_eq!(ground.status(way), [0; 4], "{way}");
+    }
+}
+
 #[test]
 fn programs_in_fortran_work() {
     let Some(ground) = Ground::new("fortran") else { return };
