@@ -53,7 +53,7 @@ explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECO
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md
 	bench/run.sh
 
-test-long: ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; 16 nodes; Slurm; PyTorch; damage and churn of regions
+test-long: mpi ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; 16 nodes; Slurm; PyTorch; HDF5, PnetCDF; damage and churn of regions
 	timeout --preserve-status $(MINUTES)m $(CARGO) run --release -p weft-sim -- endless
 	WEFT_FUZZ_SECONDS=$$(( $(MINUTES) * 60 )) $(CARGO) test --release -p weft-fuzz -- --nocapture
 	WEFT_DAMAGE=10000 $(CARGO) test --release -p weft-region --test region campaign -- --nocapture
@@ -62,6 +62,9 @@ test-long: ## Simulation, fuzz, consistency of mounts: MINUTES (10) each; 16 nod
 	scripts/slurm-test.sh $(BINARIES)/release/weft
 	$(CARGO) test --release -p weft --test end_to_end -- --ignored --nocapture
 	$(CARGO) test --release -p weft-python -- --ignored --nocapture
+	for layout in --placement=home --split; do for tests in "hdf5 mpich" "hdf5 openmpi" "pnetcdf openmpi"; do \
+	    LAYOUT=$$layout scripts/mpi-library-tests.sh $$tests $(BINARIES)/release $(BINARIES)/mpi $(BINARIES)/mpi/sources \
+	        || exit 1; done; done
 	$(CARGO) build --release -p weft-bench
 	rm -f $(BINARIES)/churn.store && fallocate -l 1GiB $(BINARIES)/churn.store
 	for fill in 50 80 95; do for on in store versions; do \
