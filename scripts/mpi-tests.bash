@@ -32,12 +32,16 @@ use_mpi() {
 
 start_nodes() {
     weft=$1/weft work=$2 name=mpi-tests-$$
-    rm -rf "$work"
+    mkdir -p "$(dirname "$work")"
+    # Not handed on to the nodes, which would keep it.
+    exec {lock}> "$work.lock"
+    flock -n "$lock" || { echo "$0: another one runs in $work" >&2; exit 2; }
+    rm -rf --one-file-system "$work"
     mkdir -p "$work/store"
     export XDG_RUNTIME_DIR=$work/run
     mkdir -m 700 "$XDG_RUNTIME_DIR"
     trap end_nodes EXIT
-    "$weft" up "$name" --nodes 4 --store "$work/store" > "$work/up.log" || { cat "$work/up.log" >&2; exit 2; }
+    "$weft" up "$name" --nodes 4 --store "$work/store" > "$work/up.log" {lock}>&- || { cat "$work/up.log" >&2; exit 2; }
     printf '%-24s %9s  %s\n' test processes result
 }
 
