@@ -221,7 +221,6 @@ mod tests {
         let (mut gone, gone_process) = started(Command::new("sleep").arg("100"));
         gone.kill().expect("killed");
         gone.wait().expect("ended");
-        let (mut brief, brief_process) = started(Command::new("sleep").arg("0.05"));
         let (mut sleeper, sleeper_process) = started(Command::new("sleep").arg("100"));
         let mut deaf_command = Command::new("sh");
         deaf_command
@@ -230,8 +229,9 @@ mod tests {
         let (mut deaf, deaf_process) = started(&mut deaf_command);
         // Its line says that it is deaf by now.
         std::io::Read::read_exact(deaf.stdout.as_mut().expect("piped"), &mut [0]).expect("its line");
-        // So long that one of 50 ms ends in it on a machine with much else to do.
-        let patience = Duration::from_secs(2);
+        // It has not ended yet, and ends soon enough, also on a machine with much else to do.
+        let (mut brief, brief_process) = started(Command::new("sleep").arg("0.5"));
+        let patience = Duration::from_secs(3);
         let ends = end_all(&[gone_process, brief_process, sleeper_process, deaf_process], patience, patience);
         assert_eq!(ends, [End::Before, End::Alone, End::Terminated, End::Killed]);
         for child in [&mut brief, &mut sleeper, &mut deaf] {
