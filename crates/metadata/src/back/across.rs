@@ -362,15 +362,15 @@ impl<K: KeyValue> Back<K> {
                     elsewhere(dentry).is_some()
                         && self.inode(directory).is_some_and(|directory| permit::is_sticky(&directory, caller))
                 };
-                let is_exchange = *mode == RenameMode::Exchange;
-                let moves = |moved: Option<Dentry>, under| {
-                    parent != new_parent && moved.is_some_and(|moved| self.may_close_cycle(moved, under))
+                // What is replaced and above the source is refused as what has names.
+                let may_be_above = |one: Option<Dentry>, other| {
+                    parent != new_parent && one.is_some_and(|one| self.may_be_above(one, other))
                 };
                 is_replaced
                     || guards(*parent, source)
                     || guards(*new_parent, target)
-                    || moves(source, *new_parent)
-                    || (is_exchange && moves(target, *parent))
+                    || may_be_above(source, *new_parent)
+                    || may_be_above(target, *parent)
             }
             _ => false,
         }

@@ -81,6 +81,12 @@ impl Facts {
         entry.is_some_and(|(_, kind)| kind == FileKind::Directory)
     }
 
+    /// Whether this is a directory that has names.
+    fn has_names(&self, (directory, name): (InodeNumber, &Name)) -> bool {
+        let entry = self.name(directory, name).and_then(|told| told.entry);
+        entry.is_some_and(|(inode, kind)| kind == FileKind::Directory && self.check_empty(inode).is_err())
+    }
+
     fn name(&self, directory: InodeNumber, name: &Name) -> Option<&LockedName> {
         self.names.get(&(directory, name.clone()))
     }
@@ -177,7 +183,7 @@ pub(super) fn needed(request: &ShardRequest, facts: &Facts) -> Vec<Lock> {
         locks.push(Lock::Inode { inode: *inode, fate: Fate::Loses });
     }
     locks.extend(changed_as_a_whole(request, facts).map(|inode| Lock::Inode { inode, fate: Fate::Loses }));
-    if !parents_of_moved(request, facts).is_empty() {
+    if !directories_to_walk(request, facts).is_empty() {
         locks.push(Lock::Tree);
     }
     locks
@@ -216,23 +222,30 @@ pub(super) fn without_guess(request: &ShardRequest, facts: &Facts) -> Option<Sha
     Some(request)
 }
 
-/// The directories to which others move from another one.
-fn parents_of_moved(request: &ShardRequest, facts: &Facts) -> Vec<InodeNumber> {
+/// Directories of which it has to be known what they are in: those to which others move from another one, since no
+/// cycle may come of it, and that in which the source is, if it may be below what it replaces: that is refused as not
+/// empty, whatever the source is.
+fn directories_to_walk(request: &ShardRequest, facts: &Facts) -> Vec<InodeNumber> {
     let ShardRequest::Rename { parent, name, new_parent, new_name, mode, .. } = request else { return Vec::new() };
-    let mut parents = Vec::new();
+    let mut directories = Vec::new();
     if parent != new_parent && facts.is_directory((*parent, name)) {
-        parents.push(*new_parent);
+        directories.push(*new_parent);
     }
-    if parent != new_parent && *mode == RenameMode::Exchange && facts.is_directory((*new_parent, new_name)) {
-        parents.push(*parent);
+    let may_be_above = match mode {
+        RenameMode::Exchange => facts.is_directory((*new_parent, new_name)),
+        RenameMode::Replace => facts.has_names((*new_parent, new_name)),
+        RenameMode::NoReplace => false,
+    };
+    if parent != new_parent && may_be_above {
+        directories.push(*parent);
     }
-    parents
+    directories
 }
 
-/// A directory of which it has to be known what it is in, so that no cycle comes of the request. All is locked.
+/// One of these that is not known yet. All is locked.
 pub(super) fn to_walk(request: &ShardRequest, facts: &Facts) -> Option<InodeNumber> {
-    let is_unknown = |parent: &InodeNumber| *parent != InodeNumber::ROOT && !facts.above.contains_key(parent);
-    parents_of_moved(request, facts).into_iter().find(is_unknown)
+    let is_unknown = |directory: &InodeNumber| *directory != InodeNumber::ROOT && !facts.above.contains_key(directory);
+    directories_to_walk(request, facts).into_iter().find(is_unknown)
 }
 
 /// The changes that a request makes at this time, and its answer; or why it is refused.
@@ -398,12 +411,15 @@ fn rename(
     }
     let (old_parent, new_parent) = (source.directory.directory_of(from.0), target.directory.directory_of(to.0));
     let changes_parent = old_parent != new_parent;
-    let closes_cycle = |entry: Option<(InodeNumber, FileKind)>, parent| {
+    let is_above = |entry: Option<(InodeNumber, FileKind)>, parent| {
         entry.is_some_and(|(inode, kind)| kind == FileKind::Directory && facts.is_above(inode, parent))
     };
-    let other_closes_cycle = mode == RenameMode::Exchange && closes_cycle(target.entry, from.0);
-    if changes_parent && (closes_cycle(source.entry, to.0) || other_closes_cycle) {
+    if changes_parent && is_above(source.entry, to.0) {
         return Err(Error::Invalid);
+    }
+    if changes_parent && is_above(target.entry, from.0) {
+        // Before anything else about the two, as on Linux: a file may not replace it either.
+        return Err(if mode == RenameMode::Exchange { Error::Invalid } else { Error::NotEmpty });
     }
     let renamed =
         |replaced, exchanged| ShardAnswer::Renamed { inode: moved, kind, replaced, exchanged, grants: Grants::empty() };

@@ -3,7 +3,7 @@
 //! Order of the checks is that of Linux, so that programs see the errors they know. A directory gets a new parent only
 //! when it is sure that no cycle comes of it: the new parent's ancestors are walked as far as they are at this shard;
 //! where the chain leaves the shard, a directory without directories in it can still be moved here, another one needs
-//! the other shards ([`Back::may_close_cycle`]).
+//! the other shards ([`Back::may_be_above`]).
 //!
 //! Invariant: the names and the link counts of both directories are right after each rename; `..` of a moved directory
 //! too.
@@ -131,13 +131,13 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
-    /// Whether others have to be asked if this may be moved to below that directory.
-    pub(super) fn may_close_cycle(&self, moved: Dentry, under: InodeNumber) -> bool {
-        if moved.kind != FileKind::Directory {
+    /// Whether others have to be asked if this directory is above the other one.
+    pub(super) fn may_be_above(&self, one: Dentry, other: InodeNumber) -> bool {
+        if one.kind != FileKind::Directory {
             return false;
         }
-        let Some(inode) = self.inode(moved.inode) else { return !self.is_here(moved.inode) };
-        !inode.has_no_directories() && self.is_above(moved.inode, under) == Ok(None)
+        let Some(inode) = self.inode(one.inode) else { return !self.is_here(one.inode) };
+        !inode.has_no_directories() && self.is_above(one.inode, other) == Ok(None)
     }
 
     /// Whether a directory is `below` or above it. `None`: what is above that is at another shard.

@@ -5,6 +5,7 @@ mod collisions;
 mod model;
 mod operations;
 mod posix;
+mod shards;
 mod size;
 mod slots;
 mod split;

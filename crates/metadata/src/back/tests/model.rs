@@ -9,20 +9,20 @@ use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
 #[derive(Clone, Debug, PartialEq)]
-struct Node {
-    is_directory: bool,
-    mode: u16,
-    uid: u32,
-    gid: u32,
-    links: u32,
-    names: BTreeMap<String, usize>,
-    parent: usize,
+pub struct Node {
+    pub is_directory: bool,
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub links: u32,
+    pub names: BTreeMap<String, usize>,
+    pub parent: usize,
     xattrs: BTreeMap<String, Vec<u8>>,
 }
 
 /// The model. Node 0 is `/`; nodes are never used again.
-struct Model {
-    nodes: BTreeMap<usize, Node>,
+pub struct Model {
+    pub nodes: BTreeMap<usize, Node>,
     next: usize,
 }
 
@@ -45,6 +45,13 @@ pub enum Step {
 type Done = std::result::Result<(), Error>;
 
 impl Model {
+    /// `/`, which everybody may change.
+    pub fn new() -> Self {
+        let (names, xattrs) = (BTreeMap::new(), BTreeMap::new());
+        let root = Node { is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names, parent: 0, xattrs };
+        Self { nodes: BTreeMap::from([(0, root)]), next: 1 }
+    }
+
     fn may(&self, node: usize, uid: u32, bits: u16) -> Done {
         let node = &self.nodes[&node];
         let shift = if uid == node.uid {
@@ -251,7 +258,7 @@ impl Model {
         if uid == 0 || uid == node.uid { Ok(node) } else { Err(Error::NotPermitted) }
     }
 
-    fn apply(&mut self, step: &Step, uid: u32) -> Done {
+    pub fn apply(&mut self, step: &Step, uid: u32) -> Done {
         match step {
             Step::Create(directory, text, mode) => self.make(*directory, text, uid, (*mode, false)),
             Step::Mkdir(directory, text, mode) => self.make(*directory, text, uid, (*mode, true)),
@@ -341,7 +348,8 @@ fn inode(node: usize) -> InodeNumber {
     InodeNumber::new(ShardId(0), node as u64 + 1)
 }
 
-fn request(step: &Step) -> ShardRequest {
+/// The request of a step.
+pub fn request(step: &Step, inode: impl Fn(usize) -> InodeNumber) -> ShardRequest {
     match step {
         Step::Create(directory, text, mode) => create(inode(*directory), text, *mode),
         Step::Mkdir(directory, text, mode) => mkdir(inode(*directory), text, *mode),
@@ -443,12 +451,10 @@ pub fn steps(texts: &'static [&'static str]) -> impl Strategy<Value = Vec<(Step,
 /// Applies steps to a back machine and to the model; `after_each` sees the machine after each step.
 pub fn compare(bench: &mut Bench, steps: Vec<(Step, u32)>, mut after_each: impl FnMut(&Bench)) {
     bench.chmod(InodeNumber::ROOT, 0o777).expect("root may");
-    let (names, xattrs) = (BTreeMap::new(), BTreeMap::new());
-    let root = Node { is_directory: true, mode: 0o777, uid: 0, gid: 0, links: 2, names, parent: 0, xattrs };
-    let mut model = Model { nodes: BTreeMap::from([(0, root)]), next: 1 };
+    let mut model = Model::new();
     for (step, uid) in steps {
         let expected = model.apply(&step, uid);
-        let found = bench.as_user(uid, &[]).change(request(&step)).map(|_| ());
+        let found = bench.as_user(uid, &[]).change(request(&step, inode)).map(|_| ());
         assert_eq!(found, expected, "{step:?} by {uid}");
         after_each(bench);
     }
