@@ -300,6 +300,7 @@ impl<S: Shell> Calls<S> {
             link.keep_unanswered(&mut slot, message);
             let (others, now_ms) = (may_cross(&call_of(message).request), self.shell.now_ms());
             let dropped = self.session.cache_for(session).map(|mut cache| cache.doubt(shard, others, now_ms));
+            // Before the slot goes back: once somebody has sent the change again, programs here see it made.
             self.shell.invalidate(&dropped.unwrap_or_default()).await;
         }
         link.return_slot(slot).await;
