@@ -168,9 +168,9 @@ fn several_writes_are_under_way() {
         }
         let held = proxy.held();
         if is_lost {
-            drop(held)
+            drop(held);
         } else {
-            Held::pass_on(held)
+            Held::pass_on(held);
         }
         member.flush().unwrap();
         let bytes = seen(&fs.client(Way::Tcp), "f");

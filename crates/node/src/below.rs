@@ -217,7 +217,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("..", scratch.join("over/up")).expect("made");
         let below = Below::<()>::open(&scratch.join("over")).expect("opened");
-        let names = |path: &[Name], after| match below.list(path, after).expect("listed") {
+        let names = |path: &[Name], after: Option<&Name>| match below.list(path, after).expect("listed") {
             StorageAnswer::NamesBelow { names, is_more: false } => names,
             other => panic!("{other:?}"),
         };

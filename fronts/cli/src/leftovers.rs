@@ -79,7 +79,7 @@ mod tests {
         let nodes = if recorded { (0..).zip(alive).map(|(id, _)| record_of(id)).collect() } else { Vec::new() };
         let map = ClusterMap { name: "w".into(), nodes, ..ClusterMap::default() };
         let processes = (0..).zip(alive).map(|(node, alive)| process(node, *alive)).collect();
-        Instance { map, processes, directory: "/nonexistent".into(), user_key: None }
+        Instance { map, processes, directory: "/nonexistent".into(), user_key: None, over: None }
     }
 
     #[test]

@@ -97,7 +97,8 @@ mod tests {
     fn records_are_found_again_until_they_are_forgotten() {
         let directory = std::env::temp_dir().join(format!("weft-users-{}", std::process::id()));
         let map = ClusterMap { name: "w".into(), ..ClusterMap::default() };
-        let instance = Instance { map, processes: Vec::new(), directory: directory.clone(), user_key: None };
+        let directory_of = directory.clone();
+        let instance = Instance { map, processes: Vec::new(), directory: directory_of, user_key: None, over: None };
         assert_eq!(all(&instance).expect("none"), []);
         let credentials = Credentials { uid: 7, gid: 8, groups: [9].into() };
         let user = |name: &str, id, made_seconds| User {

@@ -419,7 +419,7 @@ mod tests {
             shards: vec![ShardRecord::new(NodeId(0), MapEpoch(0))],
             ..ClusterMap::default()
         };
-        Instance { map, processes: Vec::new(), directory: "/r/w".into(), user_key: None }
+        Instance { map, processes: Vec::new(), directory: "/r/w".into(), user_key: None, over: None }
     }
 
     fn file_system() -> FileSystem {
@@ -443,6 +443,8 @@ mod tests {
             directory: "/r/w".into(),
             nodes,
             mounts: vec![MountReport { mount, alive: false }],
+            over: Some("/project".into()),
+            drained: Some(Drained { conflicts: vec![("/project/a".into(), None)], ..Drained::default() }),
         }
     }
 
@@ -456,6 +458,8 @@ mod tests {
             "shard 3 on n00 has failed: a machine is broken\n",
             "/m: mount was killed",
             "  max_write=1048576\n",
+            "lies over /project",
+            "/project/a was changed below",
             "1.0 GiB  9.0 GiB",
         ] {
             assert!(text.contains(part), "{part} in:\n{text}");
