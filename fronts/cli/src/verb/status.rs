@@ -37,7 +37,8 @@ nothing runs, a node does not answer, or a shard has failed.
     rdma (text)}]
   mounts: [{mount_point, pid, start_time, alive, negotiated}]
   over: the directory that it lies over, or null,
-  drained: what was written back to it, as of `weft drain --json`, or null
+  drained: what was written back to it, or null: {files, bytes,
+    verified_files, removed, conflicts, failures, writing}
 Of a node that does not answer, `error` says why and what only it knows is null
 or empty.
 
