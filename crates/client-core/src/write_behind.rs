@@ -16,6 +16,17 @@ pub enum Taken {
     None,
 }
 
+impl Taken {
+    /// How many of these bytes were taken.
+    pub fn count(self, bytes: &[u8]) -> usize {
+        match self {
+            Taken::All => bytes.len(),
+            Taken::Part(count) => count,
+            Taken::None => 0,
+        }
+    }
+}
+
 /// A run of written bytes that the storage server does not have yet.
 #[derive(Debug)]
 pub struct WriteBehind {

@@ -43,11 +43,7 @@ impl<S: Shell> State<S> {
         self.run.lies_in(Stripes::of(&self.known.attributes().layout));
         while !bytes.is_empty() {
             let spare = &mut self.spare;
-            let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
-                Taken::All => bytes.len(),
-                Taken::Part(count) => count,
-                Taken::None => 0,
-            };
+            let taken = self.run.take(offset, bytes, || spare.pop().unwrap_or_default()).count(bytes);
             offset += taken as u64;
             bytes = &bytes[taken..];
             self.note_written(io, offset);

@@ -13,7 +13,7 @@ use crate::objects::{ObjectWrite, Objects};
 use crate::sending::{Finished, NotSent, Sending, reuse};
 use crate::shell::Shell;
 use crate::tuning::Tuning;
-use crate::write_behind::{Taken, WriteBehind};
+use crate::write_behind::WriteBehind;
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
 use weft_protocol::{Error, InodeNumber};
@@ -66,11 +66,7 @@ impl<S: Shell> Behind<S> {
     pub async fn gather(&mut self, io: &Objects<S>, part: (InodeNumber, Held), mut bytes: &[u8], mut offset: u64) {
         while !bytes.is_empty() && self.error.is_none() {
             let spare = &mut self.spare;
-            let taken = match self.run.take(offset, bytes, || spare.pop().unwrap_or_default()) {
-                Taken::All => bytes.len(),
-                Taken::Part(count) => count,
-                Taken::None => 0,
-            };
+            let taken = self.run.take(offset, bytes, || spare.pop().unwrap_or_default()).count(bytes);
             offset += taken as u64;
             bytes = &bytes[taken..];
             if self.run.is_full() || !bytes.is_empty() {
