@@ -147,7 +147,7 @@ fn copy(file: &OwnedFd, (offset, size): (u64, u64), handle: &dyn ObjectHandle) -
     let end = size.min(offset.saturating_add(FILL_BYTES_MAX));
     let (mut pipe, mut at) = (Pipe::new(), offset);
     while at < end {
-        let bytes = u32::try_from(end - at).unwrap_or(u32::MAX).min(COPY_BYTES);
+        let bytes = u32::try_from((end - at).min(COPY_BYTES.into())).expect("no more than COPY_BYTES");
         let plan = handle.write_plan(at, bytes)?;
         match pipe.copy(file.as_fd(), at, plan, bytes, &Unguarded)? {
             Moved::Done => at += u64::from(bytes),
