@@ -5,7 +5,8 @@
  *     lost PID   process 0 kills a node between two writes
  *     forked     children of the processes call MPI-IO, and exit
  *     refused    the file is below a read-only mount
- *     denied     process 0 has a key of a user who may read the file only */
+ *     denied     process 0 has a key of a user who may read the file only
+ *     nowhere    there is no file system of the name */
 #include "../programs/suite.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -196,6 +197,8 @@ int main(int count, char **words)
         read_only(words[1], MPI_ERR_READ_ONLY);
     } else if (strcmp(words[2], "denied") == 0) {
         read_only(words[1], MPI_ERR_ACCESS);
+    } else if (strcmp(words[2], "nowhere") == 0) {
+        CHECK(opened(words[1], MPI_MODE_RDONLY, &file) == MPI_ERR_IO);
     } else {
         CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_RDWR, &file) == MPI_SUCCESS);
         if (strcmp(words[2], "full") == 0)
