@@ -100,12 +100,6 @@ is_chosen() {
 }
 
 compared=yes
-# What fails on split files and passes on whole ones (docs/ROADMAP.md, item 12). Processes of t_mpi, t_shapesame and
-# mix_collectives read, or write over, what others have written after a barrier alone, where MPI asks for a sync.
-if [[ ${LAYOUT:-} == *--split* ]]; then
-    cannot=$(printf '%s:it fails on split files\n' t_mpi t_shapesame test_vard test_vard_multiple \
-        mix_collectives tst_vars_fill tst_def_var_fill mcoll_perf i_varn_indef bput_varn column_wise)
-fi
 export HDF5TestExpress=${HDF5TestExpress:-3} LIMIT=${LIMIT:-600}
 start_nodes "$binaries" "$drivers/tests/$library-$mpi"
 "build_$library" || exit 2

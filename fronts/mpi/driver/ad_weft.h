@@ -44,8 +44,9 @@ struct ad_weft_connection {
 struct ad_weft_file {
     struct ad_weft_connection *connection;
     weft_file_t file;
-    int is_split;    /* each rank has a part, and publishes what it writes there */
-    int has_written; /* since the last collective read of a split file */
+    int is_split;    /* each rank has a part */
+    int is_deferred; /* and publishes what it writes there when it synchronizes or closes */
+    int has_written; /* since the last collective read of such a file */
 };
 
 static inline struct ad_weft_file *ad_weft_file(ADIO_File fd)
@@ -126,6 +127,13 @@ struct ad_weft_layout {
 };
 
 struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path);
+
+/* Returns whether each write of a split file is to be visible when it returns, not after a sync only: as the hint says,
+ * else whether this process has a library that relies on it. */
+int ad_weft_is_immediate(ADIO_File fd);
+
+/* Sets the hint that MPI_File_get_info() returns of an open split file; it is removed from others. */
+void ad_weft_set_visibility(ADIO_File fd);
 
 /* Sets the layout hints that MPI_File_get_info() returns and collective buffering uses. */
 void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout);
@@ -224,8 +232,8 @@ void ad_weft_flush(ADIO_File fd, int *error_code);
 void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code);
 int ad_weft_set_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length);
 
-/* Publishes what this rank has written to a split file, and has it see what others have published. Returns 0 or
- * -errno. */
+/* Publishes what this rank has written to a split file, and has it see what others have published, where that does not
+ * happen with each access. Returns 0 or -errno. */
 int ad_weft_publish(ADIO_File fd);
 
 /* Returns the file size in bytes, or -errno. */

@@ -3,17 +3,21 @@
  *     striping_factor   number of nodes a new file is striped over; 1: not striped
  *     striping_unit     stripe size in bytes, a multiple of 64 KiB; only with striping_factor
  *     weft_layout       layout of a new file: split (a part for each rank, on its node), whole
+ *     weft_visibility   when others see what was written to a split file: immediate (when the write returns), sync (after
+ *                       MPI's sync); immediate by default in processes that have HDF5 or PnetCDF
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
  * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the actual layout
  * of a striped or split file, and collective buffering aligns file domains to stripes. */
 #include "ad_weft.h"
 #include "hint_fns.h"
+#include <link.h>
 #include <stdio.h>
 #include <string.h>
 
 #define RDMA "weft_rdma"
 #define LAYOUT "weft_layout"
+#define VISIBILITY "weft_visibility"
 
 static void set_number(ADIO_File fd, const char *key, int value)
 {
@@ -30,6 +34,11 @@ static int is_known_rdma(const char *value)
 static int is_known_layout(const char *value)
 {
     return strcmp(value, "split") == 0 || strcmp(value, "whole") == 0;
+}
+
+static int is_known_visibility(const char *value)
+{
+    return strcmp(value, "immediate") == 0 || strcmp(value, "sync") == 0;
 }
 
 /* Stores a hint in `fd->info`, where the functions for hint strings read it. */
@@ -53,6 +62,23 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
     ADIOI_Info_check_and_install_int(fd, info, "striping_unit", &fd->hints->striping_unit, where, error_code);
     install(fd, info, RDMA, is_known_rdma);
     install(fd, info, LAYOUT, is_known_layout);
+    install(fd, info, VISIBILITY, is_known_visibility);
+}
+
+/* HDF5 and PnetCDF read, and write over, at one rank what another one has written, after a barrier without a sync. */
+static int relies_on_visibility(struct dl_phdr_info *library, size_t size, void *unused)
+{
+    (void)size;
+    (void)unused;
+    return strstr(library->dlpi_name, "/libhdf5") != NULL || strstr(library->dlpi_name, "/libpnetcdf") != NULL;
+}
+
+int ad_weft_is_immediate(ADIO_File fd)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    int is_set = 0;
+    ADIOI_Info_get(fd->info, VISIBILITY, MPI_MAX_INFO_VAL, value, &is_set);
+    return is_set ? strcmp(value, "immediate") == 0 : dl_iterate_phdr(relies_on_visibility, NULL);
 }
 
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS])
@@ -99,6 +125,17 @@ struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
     else if (strcmp(unit, "MiB") == 0)
         layout.stripe <<= 20;
     return layout;
+}
+
+void ad_weft_set_visibility(ADIO_File fd)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    int is_set = 0;
+    ADIOI_Info_get(fd->info, VISIBILITY, MPI_MAX_INFO_VAL, value, &is_set);
+    if (ad_weft_file(fd)->is_split)
+        ADIOI_Info_set(fd->info, VISIBILITY, ad_weft_file(fd)->is_deferred ? "sync" : "immediate");
+    else if (is_set)
+        ADIOI_Info_delete(fd->info, VISIBILITY);
 }
 
 /* The hints of a file that is neither striped nor split stay unset, unless the program has set them. */

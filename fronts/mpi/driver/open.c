@@ -9,6 +9,7 @@
  *     a rank cannot import     that rank opens the file (it has another user's key)
  *     one rank                 plain open; the client may cache under a lease
  *     split file               every rank imports the handle, so that each publishes when it synchronizes or closes
+ *     visible at once          of a split file each rank opens the file, and so publishes each write (weft_visibility)
  *
  * After the open `fd->filename` names file system and path independent of mounts and working directories. ROMIO derives
  * the name of the shared file pointer's file from it, and deletes by it. */
@@ -88,10 +89,9 @@ static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_
 /* Makes this the handle of the ADIO_File. */
 static void keep(ADIO_File fd, struct ad_weft_connection *connection, weft_file_t file)
 {
-    struct ad_weft_file *open = ADIOI_Malloc(sizeof *open);
+    struct ad_weft_file *open = ADIOI_Calloc(1, sizeof *open);
     open->connection = connection;
     open->file = file;
-    open->is_split = 0;
     fd->fs_ptr = open;
 }
 
@@ -169,7 +169,7 @@ static void open_first(ADIO_File fd, int access_mode, struct open_result *result
         result->layout = ad_weft_layout(connection->fs, result->name.path);
     if (access_mode & ADIO_APPEND)
         result->size = ad_weft_size(fd);
-    if (!is_single || result->layout.is_split)
+    if (result->layout.is_split ? !ad_weft_is_immediate(fd) : !is_single)
         export(result, ad_weft_file(fd)->file, handle);
     if (result->layout.is_split)
         import_own(fd, result, handle);
@@ -216,6 +216,8 @@ static void finish(ADIO_File fd, int access_mode, const struct open_result *resu
     rename_to_path(fd, &result->name);
     ad_weft_set_layout(fd, result->layout);
     ad_weft_file(fd)->is_split = result->layout.is_split;
+    ad_weft_file(fd)->is_deferred = result->layout.is_split && result->handle_bytes > 0;
+    ad_weft_set_visibility(fd);
     fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;
     if (access_mode & ADIO_APPEND)
         fd->fp_ind = result->size;
@@ -288,7 +290,7 @@ void ad_weft_close(ADIO_File fd, int *error_code)
     *error_code = MPI_SUCCESS;
     if (open == NULL)
         return;
-    int is_last = !open->is_split; /* whether the close itself is what can fail */
+    int is_last = !open->is_deferred; /* whether the close itself is what can fail */
     int error = is_last ? weft_close(open->file) : ad_weft_publish(fd);
     int agreed = is_open_everywhere(fd) ? ad_weft_agree(fd, error) : error;
     int closed = is_last ? 0 : weft_close(open->file);

@@ -51,7 +51,7 @@ static ssize_t transfer_all(struct ad_weft_file *open, int is_write, struct ad_w
 /* Returns whether each access of a split file is to see all others: they follow one another by a shared file pointer. */
 static int is_shared(ADIO_File fd)
 {
-    return ad_weft_file(fd)->is_split && fd->shared_fp_fd != ADIO_FILE_NULL;
+    return ad_weft_file(fd)->is_deferred && fd->shared_fp_fd != ADIO_FILE_NULL;
 }
 
 /* Before and after such an access: a read sees what was published, a write is published. Return -errno on failure. */
@@ -175,7 +175,7 @@ void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatyp
 static int share_writes(ADIO_File fd)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
-    if (fd->access_mode & ADIO_RDONLY)
+    if (fd->access_mode & ADIO_RDONLY || !open->is_deferred)
         return 0;
     int own[] = {open->has_written ? ad_weft_publish(fd) : 0, -open->has_written}, all[2];
     MPI_Allreduce(own, all, 2, MPI_INT, MPI_MIN, fd->comm);

@@ -262,7 +262,10 @@ fn hdf5_writes_and_reads_one_data_set() {
     let program = built().expect("it is built").join("hdf5");
     let source = package().join("tests/alone/hdf5.c");
     run(compiler("mpicc.mpich", &program, &[source]).args(text(&flags.stdout).split_whitespace()));
-    expect(&mut ground.mpiexec(4, &program, &["weft:/grid.h5"]), "hdf5 holds");
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
+    for name in ["weft:/grid.h5", "weft:/split/grid.h5"] {
+        expect(&mut ground.mpiexec(4, &program, &[name]), "hdf5 holds");
+    }
 }
 
 #[test]

@@ -95,8 +95,11 @@ fn files_with_a_part_for_each_process_keep_the_promises_too() {
 #[test]
 fn libraries_that_debian_has_built_for_open_mpi_work() {
     let Some(ground) = ground("libraries") else { return };
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
     if let Some(hdf5) = with_library("hdf5", "hdf5-openmpi", &[]) {
-        expect(&mut mpiexec(&ground, &hdf5, &["weft:/hdf5.h5"]), "hdf5 holds");
+        for name in ["weft:/hdf5.h5", "weft:/split/hdf5.h5"] {
+            expect(&mut mpiexec(&ground, &hdf5, &[name]), "hdf5 holds");
+        }
     }
     // Its pkg-config file does not say where the headers are.
     let multiarch = text(&Command::new("gcc").arg("-print-multiarch").output().expect("gcc runs").stdout);

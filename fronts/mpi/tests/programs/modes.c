@@ -164,6 +164,60 @@ static void hints(const char *place)
     OK(MPI_File_close(&file));
 }
 
+static void meet(void)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* Without a sync: what a process has written others read after a barrier, and write over after one more. */
+static void pass_around(MPI_File file, int turn, int is_collective)
+{
+    enum { BYTES = 47008 };
+    static unsigned char own[BYTES], seen[BYTES], expected[BYTES];
+    MPI_Offset offset = (MPI_Offset)((rank + turn) % processes) * BYTES;
+    int writer = (rank + processes - 1) % processes;
+    memset(own, 100 * turn + rank, BYTES);
+    memset(expected, 100 * turn + writer, BYTES);
+    OK(is_collective ? MPI_File_write_at_all(file, offset, own, BYTES, MPI_BYTE, MPI_STATUS_IGNORE)
+                     : MPI_File_write_at(file, offset, own, BYTES, MPI_BYTE, MPI_STATUS_IGNORE));
+    meet();
+    offset = (MPI_Offset)((writer + turn) % processes) * BYTES;
+    OK(is_collective ? MPI_File_read_at_all(file, offset, seen, BYTES, MPI_BYTE, MPI_STATUS_IGNORE)
+                     : MPI_File_read_at(file, offset, seen, BYTES, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(memcmp(seen, expected, BYTES) == 0);
+    meet();
+}
+
+static MPI_File visible(const char *place, const char *name, const char *visibility)
+{
+    MPI_File file;
+    MPI_Info hints;
+    OK(MPI_Info_create(&hints));
+    OK(MPI_Info_set(hints, "weft_layout", "split"));
+    OK(MPI_Info_set(hints, "weft_visibility", visibility));
+    OK(MPI_File_open(MPI_COMM_WORLD, in(place, name), MPI_MODE_CREATE | MPI_MODE_RDWR, hints, &file));
+    OK(MPI_Info_free(&hints));
+    return file;
+}
+
+static void visible_at_once(const char *place)
+{
+    MPI_File file = visible(place, "visible", "immediate");
+    MPI_Offset size;
+    check_hint(file, "weft_visibility", "immediate");
+    for (int turn = 0; turn < 2 * processes; turn++)
+        pass_around(file, turn % 3, turn % 2);
+    OK(MPI_File_get_size(file, &size));
+    CHECK(size == (MPI_Offset)processes * 47008);
+    OK(MPI_File_close(&file));
+    file = visible(place, "visible", "sync"); /* another choice for the same file */
+    check_hint(file, "weft_visibility", "sync");
+    OK(MPI_File_close(&file));
+    file = visible(place, "visible-later", "never"); /* no such choice: as without the hint */
+    check_hint(file, "weft_visibility", "sync");
+    OK(MPI_File_close(&file));
+}
+
 const struct test mode_tests[] = {
     {"exclusive", exclusive},
     {"missing", missing},
@@ -172,5 +226,6 @@ const struct test mode_tests[] = {
     {"sizes", sizes},
     {"deleted-on-close", deleted_on_close},
     {"hints", hints},
+    {"visible-at-once", visible_at_once},
     {NULL, NULL},
 };
