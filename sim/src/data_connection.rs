@@ -39,6 +39,9 @@ pub struct SimData {
     asked: VecDeque<(Ticket, usize)>,
     unsent: VecDeque<DataRequest>,
     come: VecDeque<u8>,
+    /// How many of the bytes that have come lie behind the object's end, and whether such were taken last.
+    hole: usize,
+    met_end: bool,
 }
 
 impl SimData {
@@ -64,6 +67,8 @@ impl SimData {
             asked: VecDeque::new(),
             unsent: VecDeque::new(),
             come: VecDeque::new(),
+            hole: 0,
+            met_end: false,
         }
     }
 
@@ -266,15 +271,23 @@ impl DataConnection for SimData {
             let Some((ticket, length)) = self.asked.pop_front() else { return Ok(0) };
             let (reply, mut bytes) = self.receive_reply(ticket).await?;
             reply.result()?;
+            self.hole = length - bytes.len();
             bytes.resize(length, 0);
             self.come = bytes.into();
             self.send_unsent().await;
         }
-        let count = into.len().min(self.come.len());
+        let data = self.come.len() - self.hole;
+        self.met_end = data == 0;
+        let count = into.len().min(if self.met_end { self.hole } else { data });
+        self.hole -= if self.met_end { count } else { 0 };
         for (place, byte) in into.iter_mut().zip(self.come.drain(..count)) {
             *place = byte;
         }
         Ok(count)
+    }
+
+    fn met_end(&self) -> bool {
+        self.met_end
     }
 
     async fn receive_in_place(&mut self, _bytes: usize, _give: &mut dyn FnMut(&[u8])) -> Result<bool> {
@@ -283,6 +296,7 @@ impl DataConnection for SimData {
 
     async fn discard(&mut self) -> Result<()> {
         self.come.clear();
+        self.hole = 0;
         self.unsent.clear();
         while let Some((ticket, _)) = self.asked.pop_front() {
             self.receive_reply(ticket).await?;

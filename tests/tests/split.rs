@@ -3,11 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::thread;
+use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, InodeNumber, Layout, Name, Plan};
 use weft_client::{Client, File, OpenOptions, Way};
 use weft_protocol::Credentials;
-use weft_tests::{FileSystem, Stored, Wanted, eventually, objects, open, pattern, with_each_store};
+use weft_tests::{FileSystem, Proxy, Stored, Wanted, eventually, objects, open, pattern, status, with_each_store};
 
 with_each_store! {
     clients_see_what_others_have_written,
@@ -19,6 +20,7 @@ with_each_store! {
     writers_without_a_pattern_are_read_right,
     a_rank_that_reads_its_own_bytes_is_told_of_few_parts,
     strides_and_scattered_writes_lie_over_each_other,
+    pieces_of_a_read_are_under_way_together,
 }
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -412,4 +414,46 @@ fn strides_and_scattered_writes_lie_over_each_other(stored: Stored) {
         }
     }
     assert!(contents(&fs.client(Way::Tcp), "f") == model);
+}
+
+/// Of a read of many pieces several come from the node while the reply to the first one is held. Then that comes, or
+/// the connection breaks.
+fn pieces_of_a_read_are_under_way_together(stored: Stored) {
+    const RECORD: usize = 4096;
+    const RECORDS: usize = 60;
+    for is_lost in [false, true] {
+        let fs = FileSystem::start(Wanted { nodes: 1, stored, ..Wanted::default() });
+        let writers: Vec<_> = (0..2).map(|_| fs.client(Way::Unix)).collect();
+        split_all(&writers[0]);
+        let members = group(&writers, "f");
+        let mut model = vec![0; RECORDS * RECORD];
+        for index in (0..RECORDS).filter(|index| index % 3 < 2) {
+            let written = pattern(RECORD, index);
+            members[index % 3].write_at(&written, (index * RECORD) as u64).unwrap();
+            model[index * RECORD..][..RECORD].copy_from_slice(&written);
+        }
+        members.iter().for_each(|member| member.sync().unwrap());
+        model.truncate((RECORDS - 1) * RECORD);
+
+        let proxy = Proxy::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+        let client = fs.client_behind(&proxy);
+        let reader = open(&client, "f", OpenOptions::READ);
+        assert!(read(&reader, 0, 10) == model[..10], "from now on it knows the extents");
+        let sent = || status(&writers[0]).counters.read_tcp_bytes;
+        let before = sent();
+        proxy.hold_next_reply();
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| read(&reader, 0, RECORDS * RECORD));
+            let held = proxy.held();
+            let end = Instant::now() + Duration::from_secs(30);
+            while sent() < before + 8 * RECORD as u64 {
+                assert!(Instant::now() < end, "{} bytes of other pieces", sent() - before);
+            }
+            match is_lost {
+                true => drop(held),
+                false => held.pass_on(),
+            }
+            assert!(reading.join().unwrap() == model, "lost: {is_lost}");
+        });
+    }
 }

@@ -138,6 +138,10 @@ impl<S: Shell> DataLine<S> {
         self.connection.receive(into).await
     }
 
+    pub(crate) fn met_end(&self) -> bool {
+        self.connection.met_end()
+    }
+
     pub(crate) async fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
         self.connection.receive_in_place(bytes, give).await
     }

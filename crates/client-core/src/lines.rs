@@ -1,11 +1,11 @@
-//! Connections to the nodes of a file's objects, with ranges of the file that were asked for in order, and are taken in
+//! Connections to the nodes of a file's objects, by the index of the object or of the node, with ranges of the file that were asked for in order, and are taken in
 //! order: each node serves its part of them while bytes of another one are taken.
 //!
 //! No connection is waited for: two who hold some and wait for others could wait for each other. And each has only so
 //! many bytes outstanding as may be prefetched over it, so that neither end blocks in a send while the other one does.
 
 use crate::data_line::DataLine;
-use crate::file_objects::FileObjects;
+use crate::file_objects::Held;
 use crate::notice::Notice;
 use crate::objects::{Objects, request};
 use crate::shell::Shell;
@@ -16,7 +16,6 @@ use weft_protocol::{Error, InodeNumber, Result};
 
 /// See the module.
 pub(crate) struct Lines<S: Shell> {
-    /// By the index of the object.
     lines: Vec<Option<Line<S>>>,
     /// Ranges of which bytes are outstanding; those that follow one another in an object are one.
     order: VecDeque<Outstanding>,
@@ -35,12 +34,11 @@ struct Outstanding {
 }
 
 impl<S: Shell> Lines<S> {
-    /// With a connection for the byte at `position`. `None`: too many are in use.
-    pub async fn open(io: &Objects<S>, objects: &FileObjects, position: u64) -> Result<Option<Self>> {
-        let index = objects.stripes().piece_at(position, 0, 1).index;
-        let Some(line) = Line::open(io, objects, index).await? else { return Ok(None) };
+    /// For so many indices, with a connection for one of them. `None`: too many are in use.
+    pub async fn open(io: &Objects<S>, count: usize, (index, held): (usize, Held)) -> Result<Option<Self>> {
+        let Some(line) = Line::open(io, held).await? else { return Ok(None) };
         let window = line.connection.prefetch_window();
-        let mut lines: Vec<Option<Line<S>>> = objects.iter().map(|_| None).collect();
+        let mut lines: Vec<Option<Line<S>>> = (0..count).map(|_| None).collect();
         lines[index] = Some(line);
         Ok(Some(Self { lines, order: VecDeque::new(), window }))
     }
@@ -52,15 +50,10 @@ impl<S: Shell> Lines<S> {
 
     /// Asks for what follows the ranges so far. `false`: first some of those have to be taken, or a connection is not
     /// to be had without waiting for it. After an error the connections are of no more use.
-    pub async fn ask(
-        &mut self,
-        io: &Objects<S>,
-        (inode, objects): (InodeNumber, &FileObjects),
-        piece: &Piece,
-    ) -> Result<bool> {
+    pub async fn ask(&mut self, io: &Objects<S>, (inode, held): (InodeNumber, Held), piece: &Piece) -> Result<bool> {
         let line = match &mut self.lines[piece.index] {
             Some(line) => line,
-            none => match Line::open(io, objects, piece.index).await? {
+            none => match Line::open(io, held).await? {
                 Some(line) => none.insert(line),
                 None => return Ok(false),
             },
@@ -69,7 +62,6 @@ impl<S: Shell> Lines<S> {
         if line.outstanding > 0 && outstanding > self.window.1 {
             return Ok(false);
         }
-        let held = objects.at(piece.index);
         let read = request(inode, DataOperation::Read, held, piece.object_offset, piece.bytes);
         line.connection.settle(io).await?;
         line.connection.ask(&read).await?;
@@ -84,6 +76,22 @@ impl<S: Shell> Lines<S> {
 
     /// Takes the next bytes, zeros where an object has ended. [`Error::Malformed`]: nothing was asked for.
     pub async fn take(&mut self, into: &mut [u8]) -> Result<usize> {
+        self.take_or_end(into).await.map(|(count, _)| count)
+    }
+
+    /// Takes the next bytes that the object has. [`Error::NoObject`]: it has ended before.
+    pub async fn take_all_of(&mut self, mut into: &mut [u8]) -> Result<()> {
+        while !into.is_empty() {
+            let (count, met_end) = self.take_or_end(into).await?;
+            if met_end {
+                return Err(Error::NoObject);
+            }
+            into = &mut into[count..];
+        }
+        Ok(())
+    }
+
+    async fn take_or_end(&mut self, into: &mut [u8]) -> Result<(usize, bool)> {
         let next = self.order.front().ok_or(Error::Malformed)?;
         let count = into.len().min(next.bytes);
         let line = self.lines[next.index].as_mut().expect("what is outstanding has a connection");
@@ -91,8 +99,9 @@ impl<S: Shell> Lines<S> {
         if count == 0 {
             return Err(Error::Malformed);
         }
+        let met_end = line.connection.met_end();
         self.taken(count);
-        Ok(count)
+        Ok((count, met_end))
     }
 
     /// Passes the next bytes to `give` where they lie; `false`: they do not lie anywhere in one piece.
@@ -127,8 +136,8 @@ impl<S: Shell> Lines<S> {
 }
 
 impl<S: Shell> Line<S> {
-    async fn open(io: &Objects<S>, objects: &FileObjects, index: usize) -> Result<Option<Self>> {
-        let connection = io.data_connection_to_keep(objects.at(index).object.node()).await?;
+    async fn open(io: &Objects<S>, held: Held) -> Result<Option<Self>> {
+        let connection = io.data_connection_to_keep(held.object.node()).await?;
         Ok(connection.map(|connection| Self { connection, outstanding: 0 }))
     }
 }

@@ -108,7 +108,8 @@ impl<S: Shell> Objects<S> {
     ) -> Option<usize> {
         let ranges = within_file(ranges, size);
         let Some((first, _)) = ranges.iter().find(|(_, bytes)| *bytes > 0) else { return Some(0) };
-        let mut lines = Lines::open(self, of.1, *first).await.ok().flatten()?;
+        let index = of.1.stripes().piece_at(*first, 0, 1).index;
+        let mut lines = Lines::open(self, of.1.iter().count(), (index, of.1.at(index))).await.ok().flatten()?;
         // After an error nothing is known of what is outstanding.
         self.take_list(of, &mut lines, &ranges, list).await.ok()?;
         lines.end(self).await;
@@ -144,7 +145,7 @@ impl<S: Shell> Objects<S> {
             while have < *bytes {
                 while requests.len() < requests_max
                     && let Some(piece) = ahead.next(stripes, turn_bytes)
-                    && lines.ask(self, of, &piece).await?
+                    && lines.ask(self, (of.0, of.1.at(piece.index)), &piece).await?
                 {
                     ahead.asked(&piece);
                     requests.push_back(piece.bytes);

@@ -101,7 +101,11 @@ impl Block {
 impl<S: Shell> Stream<S> {
     /// Prefetches so many bytes, and what follows them. `None`: there is no connection to keep for it.
     async fn open(io: &Objects<S>, source: &Source<S>, position: u64, wanted: u64) -> Result<Option<Self>> {
-        let Some(lines) = Lines::open(io, &source.objects, position).await? else { return Ok(None) };
+        let (objects, stripes) = (&source.objects, source.objects.stripes());
+        let index = stripes.piece_at(position, 0, 1).index;
+        let Some(lines) = Lines::open(io, objects.iter().count(), (index, objects.at(index))).await? else {
+            return Ok(None);
+        };
         let mut stream = Self { lane: Lane::at(position), lines };
         // A pooled connection may have died meanwhile: then a request of its own finds out.
         Ok(stream.ask(io, source, wanted).await.is_ok().then_some(stream))
@@ -113,7 +117,7 @@ impl<S: Shell> Stream<S> {
         let pace = Pace { first_bytes: io.tuning.first_bytes, ahead_bytes, turn_bytes };
         while let Some(window) = self.lane.next(source.size, wanted, &pace) {
             let piece = source.objects.stripes().piece_at(window.offset, 0, window.bytes as usize);
-            if !self.lines.ask(io, (source.inode, &source.objects), &piece).await? {
+            if !self.lines.ask(io, (source.inode, source.objects.at(piece.index)), &piece).await? {
                 break;
             }
             self.lane.asked += piece.bytes as u64;

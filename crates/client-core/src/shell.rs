@@ -98,6 +98,9 @@ pub trait DataConnection {
     /// Takes the next prefetched bytes, in order; zeros where the object has ended. 0: nothing was prefetched.
     fn receive(&mut self, into: &mut [u8]) -> impl Future<Output = Result<usize>>;
 
+    /// Whether what [`DataConnection::receive`] took last lay behind the object's end.
+    fn met_end(&self) -> bool;
+
     /// Passes the next `bytes` prefetched bytes to `give` where they lie in the connection's own memory. `false`:
     /// they do not lie there in one piece, and nothing was taken. After an error `give` was not called.
     fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> impl Future<Output = Result<bool>>;

@@ -16,6 +16,7 @@
 mod behind;
 mod knowledge;
 mod part_files;
+mod requests;
 mod sources;
 mod writing;
 

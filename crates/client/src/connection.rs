@@ -97,6 +97,10 @@ impl DataConnection for NativeData {
         Ok(count)
     }
 
+    fn met_end(&self) -> bool {
+        self.bulk.met_end()
+    }
+
     async fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let handed = self.bulk.receive_in_place(bytes, give)?;
         if handed {

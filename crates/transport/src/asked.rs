@@ -26,6 +26,8 @@ pub(crate) struct Asked {
     data: usize,
     /// ... and behind them those that the object does not have.
     hole: usize,
+    /// Whether bytes of that were taken last.
+    met_end: bool,
     low_water: LowWater,
 }
 
@@ -33,7 +35,7 @@ impl Asked {
     /// Nothing yet.
     pub fn new(is_local: bool) -> Self {
         let (waiting, unsent) = (VecDeque::new(), VecDeque::new());
-        Self { is_local, waiting, unsent, data: 0, hole: 0, low_water: LowWater::default() }
+        Self { is_local, waiting, unsent, data: 0, hole: 0, met_end: false, low_water: LowWater::default() }
     }
 
     /// Asks for what this request says.
@@ -70,6 +72,7 @@ impl Asked {
             let have = self.begin(socket, bytes, into)?;
             self.send_unsent(socket)?;
             if have > 0 {
+                self.met_end = false;
                 return Ok(have);
             }
         }
@@ -81,8 +84,14 @@ impl Asked {
         Ok(count)
     }
 
+    /// Whether what was taken last lay behind the object's end.
+    pub fn met_end(&self) -> bool {
+        self.met_end
+    }
+
     /// Takes of the reply that has begun.
     fn next(&mut self, socket: &Socket, into: &mut [u8]) -> Result<usize> {
+        self.met_end = self.data == 0;
         if self.data > 0 {
             let count = self.data.min(into.len());
             let count = self.receive_bulk(socket, into.get_mut(..count).unwrap_or_default())?;

@@ -78,6 +78,9 @@ pub trait BulkConnection: Send {
     /// was refused, the connection is of no more use.
     fn receive(&mut self, into: &mut [u8]) -> Result<usize>;
 
+    /// Whether what [`BulkConnection::receive`] took last lay behind the object's end.
+    fn met_end(&self) -> bool;
+
     /// Hands the next so many bytes of what was asked for to `give` where they lie in the connection's own memory, and
     /// takes them; waits until they are there. `false`: they do not lie in one piece there (those of a socket are in
     /// the kernel), and nothing was taken. After an error `give` was not called.
@@ -266,6 +269,10 @@ impl BulkConnection for SocketBulk {
 
     fn receive(&mut self, into: &mut [u8]) -> Result<usize> {
         self.asked.receive(&self.socket, into)
+    }
+
+    fn met_end(&self) -> bool {
+        self.asked.met_end()
     }
 
     fn discard(&mut self) -> Result<()> {

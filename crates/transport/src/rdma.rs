@@ -569,6 +569,10 @@ impl BulkConnection for RdmaBulk {
         self.settled(taken)
     }
 
+    fn met_end(&self) -> bool {
+        if self.reached { self.asked.met_end() } else { self.sockets.met_end() }
+    }
+
     fn receive_in_place(&mut self, bytes: usize, give: &mut dyn FnMut(&[u8])) -> Result<bool> {
         if !self.reached {
             return Ok(false);

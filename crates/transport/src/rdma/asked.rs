@@ -30,6 +30,8 @@ struct Current {
 pub(super) struct Asked {
     waiting: VecDeque<Part>,
     current: Option<Current>,
+    /// Whether what was taken last lay behind the object's end.
+    met_end: bool,
 }
 
 impl Asked {
@@ -39,6 +41,10 @@ impl Asked {
         let step = part_bytes.max(1);
         let parts = (0..total).step_by(step).map(|at| part_of(request, at, (total - at).min(step)));
         self.waiting.extend(parts.map(|request| Part { request, at: None }));
+    }
+
+    pub fn met_end(&self) -> bool {
+        self.met_end
     }
 
     pub fn outstanding(&self) -> usize {
@@ -66,6 +72,7 @@ impl RdmaBulk {
         self.begin_asked()?;
         let Some(current) = &mut self.asked.current else { return Ok(0) };
         let left = current.bytes - current.taken;
+        self.asked.met_end = left == 0;
         let count = into.len().min(if left > 0 { left } else { current.hole });
         let place = into.get_mut(..count).unwrap_or_default();
         if left > 0 {
