@@ -456,4 +456,41 @@ mod tests {
         drop((handle, store));
         assert_eq!(ground.store().space().unwrap().objects, 0);
     }
+
+    /// Writes of the device for each of a few records that a writer appends to its part, one after the other.
+    fn device_writes(record: u32) -> Vec<u64> {
+        let ground = Ground::new(&format!("records-{record}"));
+        let device = Arc::new(FileDevice::create(&ground.0, BYTES).unwrap());
+        let format = Format { region_shift: REGION_SHIFT, ..Format::default() };
+        let store = Store::format(device.clone(), format).unwrap();
+        let store = RegionStore::of(store, "records".to_owned(), 1);
+        let handle = store.open(InodeNumber::ROOT, object(1), true).unwrap();
+        let counted = (0..8).map(|index| {
+            let before = device.operations().writes;
+            let WritePlan::Blocks { object, offset } = handle.write_plan(index * u64::from(record), record).unwrap()
+            else {
+                panic!("a file")
+            };
+            let range = (offset.unwrap(), record);
+            let fill = |memory: &mut [u8]| -> weft_transport::Result<()> {
+                memory.fill(7);
+                Ok(())
+            };
+            crate::blocks::write(object, range, &crate::guard::Unguarded, fill).unwrap().unwrap();
+            device.operations().writes - before
+        });
+        counted.collect()
+    }
+
+    #[test]
+    fn a_record_is_one_write_of_the_device() {
+        // Single blocks wait for others.
+        assert_eq!(device_writes(4 << 10), [0; 8]);
+        for record in [8 << 10, 64 << 10, 384 << 10, 512 << 10] {
+            assert_eq!(device_writes(record), [1; 8], "{record} bytes");
+        }
+        // The block that a record shares with the one before is read, and written with it.
+        assert_eq!(device_writes(47_008), [1, 2, 2, 2, 2, 2, 2, 2]);
+        assert_eq!(device_writes(1 << 20), [2; 8], "in pieces of 512 KiB");
+    }
 }
