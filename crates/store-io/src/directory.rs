@@ -11,12 +11,12 @@
 
 mod abandon;
 
-use crate::space::{Account, Charge};
+use crate::space::{Account, Charge, Charged};
 use crate::store::{
     FilePlan, ObjectHandle, ObjectStat, ObjectStore, Segment, WritePlan, device_error, is_listed, lock,
 };
 use crate::windows::Windows;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -54,6 +54,8 @@ pub struct DirectoryStore {
     /// Open objects, by file and object as their files are named: an object that another file claims is not found
     /// here either. Held for a look-up, never across I/O on file data.
     open: Mutex<HashMap<(InodeNumber, ObjectId), Arc<FileObject>>>,
+    /// Under a cap: of objects with holes that are not open, what is charged. A leaf.
+    closed: Mutex<HashMap<(InodeNumber, ObjectId), Charged>>,
     /// Removed files of which a program has a descriptor, or a mapping, and a connection of the node one, too.
     lingering: Mutex<Vec<Arc<FileObject>>>,
 }
@@ -119,8 +121,8 @@ impl DirectoryStore {
         let account = Arc::new(Account::new(size.unwrap_or(u64::MAX)));
         let (objects, open) = (AtomicU64::new(0), Mutex::new(HashMap::new()));
         let has_windows = Windows::are_for(root.as_fd());
-        let lingering = Mutex::default();
-        Self { place, root, account, call_bytes: usize::MAX, has_windows, objects, open, lingering }
+        let (closed, lingering) = (Mutex::default(), Mutex::default());
+        Self { place, root, account, call_bytes: usize::MAX, has_windows, objects, open, closed, lingering }
     }
 
     /// Charges what an earlier run left.
@@ -128,10 +130,18 @@ impl DirectoryStore {
         for name in names(self.root.as_fd())? {
             let directory = openat(&self.root, name, DIRECTORY_FLAGS, Mode::empty())?;
             for name in names(directory.as_fd())? {
-                let found = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let found = rustix::fs::statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW)?;
                 self.objects.fetch_add(1, Ordering::Relaxed);
+                let mut charged = Charged::dense(found.st_size.cast_unsigned());
+                if self.account.is_capped() && found.st_blocks.cast_unsigned().saturating_mul(512) < charged.bytes() {
+                    charged = charged_of(&openat(&directory, &name, OFlags::CLOEXEC, Mode::empty())?)?;
+                }
+                let bytes = charged.bytes();
+                if let Some(number) = Self::parse_file_name(&name).filter(|_| charged.has_holes()) {
+                    lock(&self.closed).insert(number, charged);
+                }
                 // More than the cap may be there after the cap was lowered: then nothing more can be written.
-                if self.account.charge(found.st_size.cast_unsigned()).is_err() {
+                if self.account.charge(bytes).is_err() {
                     return Err(std::io::Error::other(format!(
                         "{}: holds more than the size given\n  remedy: give a larger size with --store DIR:SIZE",
                         self.place
@@ -178,10 +188,24 @@ impl DirectoryStore {
         // Opened under the lock: two handles of one object would each count its bytes.
         let file = self.open_file(inode, object, create)?;
         if open.len() >= OPEN_OBJECTS_MAX {
-            open.retain(|_, object| Arc::strong_count(object) > 1 || !object.settle());
+            open.retain(|number, object| Arc::strong_count(object) > 1 || !self.leave(*number, object));
         }
         open.insert((inode, object), Arc::clone(&file));
         Ok(file)
+    }
+
+    /// An object that nobody uses is closed: what the file has stays charged, which is what it is opened with the next
+    /// time. Returns false where that is not known.
+    fn leave(&self, number: (InodeNumber, ObjectId), object: &FileObject) -> bool {
+        let Ok(stat) = size_of(&object.file) else { return false };
+        self.keep_charged(number, object.charge.leave(stat.size));
+        true
+    }
+
+    fn keep_charged(&self, number: (InodeNumber, ObjectId), charged: Option<Charged>) {
+        if let Some(charged) = charged {
+            lock(&self.closed).insert(number, charged);
+        }
     }
 
     fn open_file(&self, inode: InodeNumber, object: ObjectId, create: bool) -> Result<Arc<FileObject>> {
@@ -198,11 +222,12 @@ impl DirectoryStore {
             Err(errno) => return Err(device_error(errno)),
         };
         let size = size_of(&file)?.size;
+        let charged = lock(&self.closed).remove(&(inode, object)).unwrap_or_else(|| Charged::dense(size));
         Ok(Arc::new(FileObject {
             file,
             account: Arc::clone(&self.account),
             call_bytes: self.call_bytes,
-            charge: Charge::new(Arc::clone(&self.account), size),
+            charge: Charge::new(Arc::clone(&self.account), charged),
             end: Mutex::new(size),
             removed: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
@@ -237,7 +262,7 @@ impl ObjectStore for DirectoryStore {
         };
         file.removed.store(true, Ordering::Release);
         unlinkat(&self.root, Self::file_name(inode, object), AtFlags::empty()).map_err(device_error)?;
-        file.charge.end(0);
+        file.charge.end();
         // To free the space of a large one takes a while.
         drop(open);
         if file.is_given_up() {
@@ -310,6 +335,21 @@ fn size_of(file: impl AsFd) -> Result<ObjectStat> {
     Ok(ObjectStat { size: stat.st_size.cast_unsigned(), mtime: Timestamp::from_parts(stat.st_mtime, nanoseconds) })
 }
 
+/// What is charged for a file with holes.
+fn charged_of(file: &OwnedFd) -> std::io::Result<Charged> {
+    let (mut charged, mut at) = (Charged::default(), 0);
+    loop {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // A hole up to the end.
+            Err(Errno::NXIO) => return Ok(charged),
+            Err(errno) => return Err(errno.into()),
+        };
+        at = rustix::fs::seek(file, SeekFrom::Hole(start))?;
+        charged.add(start, at);
+    }
+}
+
 impl FileObject {
     /// Whether the space of a removed file is free, or will be when whoever has it open closes it. A connection that
     /// has it at hand may be idle for long: then the file is cut. Not while a program has it open, or mapped: it would
@@ -332,12 +372,6 @@ impl FileObject {
             return Err(Error::NoObject);
         }
         Ok(())
-    }
-
-    /// Charges what the file has, which is what it is opened with the next time. Returns false where that is not known.
-    fn settle(&self) -> bool {
-        let size = size_of(&self.file).map(|stat| stat.size);
-        size.map(|size| self.charge.settle(size)).is_ok()
     }
 
     fn close_windows(&self) {
@@ -370,7 +404,7 @@ impl ObjectHandle for FileObject {
 
     fn write_plan(&self, offset: u64, bytes: u32) -> Result<WritePlan<'_>> {
         self.check()?;
-        self.charge.grow(offset + u64::from(bytes))?;
+        self.charge.grow(offset, offset + u64::from(bytes))?;
         Ok(self.plan(Some(offset)))
     }
 
@@ -382,8 +416,9 @@ impl ObjectHandle for FileObject {
         // The bytes are counted first, behind those of appends in flight. Where they go is decided when they are
         // written: one that fails leaves no hole.
         let mut end = lock(&self.end);
-        let new_end = size_of(&self.file)?.size.max(*end).checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
-        self.charge.grow(new_end)?;
+        let start = size_of(&self.file)?.size.max(*end);
+        let new_end = start.checked_add(u64::from(bytes)).ok_or(Error::FileTooLarge)?;
+        self.charge.grow(start, new_end)?;
         *end = new_end;
         Ok(self.plan(None))
     }
@@ -391,7 +426,9 @@ impl ObjectHandle for FileObject {
     fn truncate(&self, size: u64) -> Result<ObjectStat> {
         let mut end = lock(&self.end);
         self.check()?;
-        self.charge.grow(size)?;
+        if size > size_of(&self.file)?.size {
+            self.charge.grow(0, size)?;
+        }
         rustix::fs::ftruncate(&self.file, size).map_err(device_error)?;
         self.close_windows();
         *end = size;
@@ -529,6 +566,34 @@ mod tests {
     }
 
     #[test]
+    fn holes_are_not_charged() {
+        let ground = Ground::new("holes");
+        let size = Some(1 << 20);
+        let object = |sequence| ObjectId::new(NodeId(1), sequence);
+        let store = DirectoryStore::open(&ground.0, size).unwrap();
+        let handle = store.file_object(InodeNumber::ROOT, object(1), true).unwrap();
+        for at in [1 << 30, 1 << 20, 0] {
+            handle.write_plan(at, 100_000).unwrap();
+            rustix::io::pwrite(&handle.file, &[7; 100_000], at).unwrap();
+        }
+        let used = store.account.used();
+        assert!((300_000..500_000).contains(&used), "{used}");
+        assert_eq!(handle.write_plan(2 << 30, 1 << 20).err(), Some(Error::NoSpace));
+        drop(handle);
+        for sequence in 2..=OPEN_OBJECTS_MAX as u64 + 1 {
+            drop(store.open(InodeNumber::ROOT, object(sequence), true).unwrap());
+        }
+        assert!(!store.open.lock().unwrap().contains_key(&(InodeNumber::ROOT, object(1))));
+        assert_eq!(store.account.used(), used);
+        drop(store);
+        let store = DirectoryStore::open(&ground.0, size).unwrap();
+        // Data lies in whole pages.
+        assert!((300_000..=used + 4096).contains(&store.account.used()), "{} after {used}", store.account.used());
+        assert_eq!(store.remove(InodeNumber::ROOT, object(1)), Ok(true));
+        assert_eq!(store.account.used(), 0);
+    }
+
+    #[test]
     fn what_is_charged_for_a_write_that_is_never_made_is_given_back() {
         let ground = Ground::new("charged");
         let store = DirectoryStore::open(&ground.0, Some(1 << 20)).unwrap();
@@ -546,7 +611,7 @@ mod tests {
         let handle = store.file_object(InodeNumber::ROOT, object(2), true).unwrap();
         assert_eq!(store.remove(InodeNumber::ROOT, object(2)), Ok(true));
         // A writer that has looked whether it is there, before it was removed.
-        assert_eq!(handle.charge.grow(8192), Err(Error::NoObject));
+        assert_eq!(handle.charge.grow(0, 8192), Err(Error::NoObject));
         assert_eq!(store.account.used(), 0);
     }
 }

@@ -4,7 +4,10 @@
 //! beyond the cap is refused before anything of his write is done. Without a cap nothing is counted: the file system
 //! below knows, and bytes that are written through passed descriptors do not come by here.
 
+mod charged;
+
 use crate::store::lock;
+pub use charged::Charged;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_protocol::{Error, Result};
@@ -84,44 +87,64 @@ impl Account {
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
-    /// `None`: all was given back, and nothing is charged any more.
-    bytes: Mutex<Option<u64>>,
+    /// `None`: all was given back, or is kept elsewhere, and nothing is charged any more.
+    charged: Mutex<Option<Charged>>,
 }
 
 impl Charge {
     /// Of an object whose bytes have been charged.
-    pub fn new(account: Arc<Account>, bytes: u64) -> Self {
-        Self { account, bytes: Mutex::new(Some(bytes)) }
+    pub fn new(account: Arc<Account>, charged: Charged) -> Self {
+        Self { account, charged: Mutex::new(Some(charged)) }
     }
 
-    /// Charges what a write up to `end` adds. Refuses an object that is gone: a writer that looked before it went would
+    /// Charges what a write of a range adds. Refuses an object that is gone: a writer that looked before it went would
     /// charge what nobody gives back.
-    pub fn grow(&self, end: u64) -> Result<()> {
+    pub fn grow(&self, start: u64, end: u64) -> Result<()> {
         if !self.account.is_capped() {
             return Ok(());
         }
-        let mut bytes = lock(&self.bytes);
-        let before = bytes.ok_or(Error::NoObject)?;
-        if end > before {
-            self.account.charge(end - before)?;
-            *bytes = Some(end);
+        let mut charged = lock(&self.charged);
+        let charged = charged.as_mut().ok_or(Error::NoObject)?;
+        let missing = charged.missing(start, end);
+        if missing > 0 {
+            self.account.charge(missing)?;
         }
+        let before = charged.bytes() + missing;
+        charged.add(start, end);
+        self.account.settle(before, charged.bytes());
         Ok(())
     }
 
     /// The object's bytes end here: gives back what was charged beyond, by writes that were never made, too.
     pub fn settle(&self, end: u64) {
-        if let Some(bytes) = lock(&self.bytes).as_mut() {
-            self.account.settle(*bytes, end);
-            *bytes = end;
+        if let Some(charged) = lock(&self.charged).as_mut() {
+            self.settle_charged(charged, end);
         }
     }
 
-    /// The object is gone, or lies elsewhere, where it has so many bytes.
-    pub fn end(&self, left: u64) {
-        if let Some(bytes) = lock(&self.bytes).take() {
-            self.account.settle(bytes, left);
+    fn settle_charged(&self, charged: &mut Charged, end: u64) {
+        let before = charged.bytes();
+        charged.cut(end);
+        if !charged.has_holes() {
+            // More only where a write in flight went beyond a cut.
+            *charged = Charged::dense(end);
         }
+        self.account.settle(before, charged.bytes());
+    }
+
+    /// The object is gone.
+    pub fn end(&self) {
+        if let Some(charged) = lock(&self.charged).take() {
+            self.account.settle(charged.bytes(), 0);
+        }
+    }
+
+    /// The object is closed, or lies elsewhere, and has so many bytes. Returns what stays charged, if its length does not
+    /// tell.
+    pub fn leave(&self, end: u64) -> Option<Charged> {
+        let mut charged = lock(&self.charged).take()?;
+        self.settle_charged(&mut charged, end);
+        Some(charged).filter(Charged::has_holes)
     }
 }
 
@@ -150,15 +173,15 @@ mod tests {
     #[test]
     fn an_object_gives_back_what_was_charged_for_it_and_is_charged_no_more_when_it_is_gone() {
         let account = Arc::new(Account::new(6400));
-        let charge = Charge::new(Arc::clone(&account), 0);
-        assert_eq!((charge.grow(300), charge.grow(200), account.used()), (Ok(()), Ok(()), 300));
-        assert_eq!((charge.grow(6301), account.used()), (Err(Error::NoSpace), 300));
+        let charge = Charge::new(Arc::clone(&account), Charged::default());
+        assert_eq!((charge.grow(0, 300), charge.grow(0, 200), account.used()), (Ok(()), Ok(()), 300));
+        assert_eq!((charge.grow(0, 6301), account.used()), (Err(Error::NoSpace), 300));
         charge.settle(100);
         assert_eq!(account.used(), 100, "it was cut");
         charge.settle(150);
         assert_eq!(account.used(), 150, "a write in flight went beyond");
-        charge.end(0);
-        assert_eq!((charge.grow(50), account.used()), (Err(Error::NoObject), 0));
+        charge.end();
+        assert_eq!((charge.grow(0, 50), account.used()), (Err(Error::NoObject), 0));
         charge.settle(50);
         assert_eq!(account.used(), 0);
     }

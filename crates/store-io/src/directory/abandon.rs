@@ -39,7 +39,7 @@ impl DirectoryStore {
             present.replaced.store(true, Ordering::Release);
             renameat(&self.root, &new_name, &self.root, &name)?;
             open.retain(|_, other| !Arc::ptr_eq(other, &present));
-            present.charge.end(copied);
+            self.keep_charged((inode, object), present.charge.leave(copied));
             Ok(())
         });
         present.close_windows();
