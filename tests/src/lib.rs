@@ -73,6 +73,8 @@ pub enum Stored {
     Files,
     /// Regions of a region store in a file.
     Regions,
+    /// Files in memory, of which descriptors are passed for writing also if there is a cap. Not everywhere to be had.
+    Memory,
 }
 
 impl Stored {
@@ -84,6 +86,7 @@ impl Stored {
         match self {
             Self::Files => "in_files",
             Self::Regions => "in_regions",
+            Self::Memory => "in_memory",
         }
     }
 
@@ -94,6 +97,7 @@ impl Stored {
                 let place = StorePlace::Directory(directory.join(format!("store{node}")));
                 StoreConfig { place, below: None, size: bytes }
             }
+            Self::Memory => StoreConfig { place: StorePlace::Memory, below: None, size: bytes },
             Self::Regions => {
                 let path = directory.join(format!("regions{node}"));
                 // With holes: a node would set all of it aside.

@@ -5,7 +5,7 @@
 
 use weft_client::protocol::message::shard::Access;
 use weft_client::protocol::{Error, InodeNumber, Name, NodeId, Plan};
-use weft_client::{Client, File, OpenOptions, Way};
+use weft_client::{Client, File, JoinOptions, OpenOptions, Way};
 use weft_tests::{FileSystem, Held, Proxy, Stored, Wanted, contents, open, pattern};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -19,7 +19,10 @@ fn split_all(client: &Client) {
 /// Handles of one group open of a new file, one of each client.
 fn group(clients: &[Client], text: &str) -> Vec<File> {
     let exported = open(&clients[0], text, BOTH).export(false).unwrap();
-    clients.iter().map(|client| client.import(&FileSystem::me(), &exported, None).unwrap().0).collect()
+    clients
+        .iter()
+        .map(|client| client.import(&FileSystem::me(), &exported, JoinOptions::default()).unwrap().0)
+        .collect()
 }
 
 /// What a client sees that opens the file now.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use weft_client::protocol::message::node::NodeRequest;
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{Error, GroupOpen, InodeNumber, LockMode, LockRange, Name, NodeId, RangeLock, StripePlan};
-use weft_client::{Client, File, OpenOptions, Way};
+use weft_client::{Client, File, JoinOptions, OpenOptions, Way};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::{Credentials, SessionId, UserKey, routing};
 use weft_tests::{FileSystem, Stored, Wanted, contents, eventually, objects, open, pattern, with_each_store};
@@ -37,7 +37,7 @@ fn passed(file: &File) -> Vec<u8> {
 }
 
 fn import(client: &Client, exported: &[u8]) -> File {
-    client.import(&me(), exported, None).unwrap().0
+    client.import(&me(), exported, JoinOptions::default()).unwrap().0
 }
 
 fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
@@ -172,7 +172,7 @@ fn a_handle_is_good_for_its_file_system_and_its_key_alone() {
     let client = fs.client(Way::Auto);
     let file = open(&client, "f", BOTH);
     let exported = passed(&file);
-    let refused = |client: &Client, exported: &[u8]| client.import(&me(), exported, None).err();
+    let refused = |client: &Client, exported: &[u8]| client.import(&me(), exported, JoinOptions::default()).err();
     for place in [5, exported.len() / 2, exported.len() - 1] {
         let mut damaged = exported.clone();
         damaged[place] ^= 1;

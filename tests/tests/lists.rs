@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, TestRunner};
 use std::cell::RefCell;
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{InodeNumber, Name, StripePlan};
-use weft_client::{Client, File, OpenOptions, ReadList, Way};
+use weft_client::{Client, File, JoinOptions, OpenOptions, ReadList, Way};
 use weft_tests::{FileSystem, Stored, Wanted, pattern, with_each_store};
 
 with_each_store! {
@@ -76,7 +76,7 @@ fn handles(fs: &FileSystem, way: Way, is_striped: bool) -> (Vec<File>, [Client; 
     let create = Some(CreateFile { mode: 0o644, exclusive: false });
     let open = |options| client.open_at(&me, directory, &Name::new(b"f").unwrap(), options, create).unwrap().0;
     let (own, direct) = (open(BOTH), open(OpenOptions { direct: true, ..BOTH }));
-    let imported = clients[1].import(&me, &own.export(false).unwrap(), None).unwrap().0;
+    let imported = clients[1].import(&me, &own.export(false).unwrap(), JoinOptions::default()).unwrap().0;
     (vec![own, direct, imported], clients)
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, InodeNumber, Layout, Name, Plan};
-use weft_client::{Client, File, OpenOptions, Way};
+use weft_client::{Client, File, JoinOptions, OpenOptions, Way};
 use weft_protocol::Credentials;
 use weft_tests::{FileSystem, Proxy, Stored, Wanted, eventually, objects, open, pattern, status, with_each_store};
 
@@ -109,7 +109,7 @@ fn clients_see_what_others_have_written(stored: Stored) {
 /// Handles of one group open of a new file, one of each client.
 fn group(clients: &[Client], text: &str) -> Vec<File> {
     let exported = open(&clients[0], text, BOTH).export(false).unwrap();
-    clients.iter().map(|client| client.import(&me(), &exported, None).unwrap().0).collect()
+    clients.iter().map(|client| client.import(&me(), &exported, JoinOptions::default()).unwrap().0).collect()
 }
 
 fn members_publish_when_they_synchronize(stored: Stored) {
@@ -174,7 +174,8 @@ fn what_is_removed_or_cut_takes_no_space(stored: Stored) {
         let options = OpenOptions { truncate: true, ..BOTH };
         let first = clients[0].open_at(&me(), ROOT, &name("f"), options, create).unwrap().0;
         let exported = first.export(false).unwrap();
-        let members: Vec<_> = clients.iter().map(|client| client.import(&me(), &exported, None).unwrap().0).collect();
+        let members: Vec<_> =
+            clients.iter().map(|client| client.import(&me(), &exported, JoinOptions::default()).unwrap().0).collect();
         for (rank, member) in members.iter().enumerate() {
             member.write_at(&pattern(100_000, rank + round), rank as u64 * 100_000).unwrap();
             // Written twice: nothing grows.
@@ -267,7 +268,7 @@ fn parts_on_this_machine_are_read_by_their_files(stored: Stored) {
         let after = client.counters();
         let by_files = after.descriptor_read_bytes - before.descriptor_read_bytes;
         match stored {
-            Stored::Files => {
+            Stored::Files | Stored::Memory => {
                 assert_eq!(by_files, 6 * BYTES as u64);
                 assert_eq!(after.data_requests - before.data_requests, 2, "one for each part");
             }

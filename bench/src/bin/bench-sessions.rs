@@ -12,7 +12,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use weft_bench::cost::{Cost, batches};
 use weft_bench::{Explain, Outcome, clock, conclude};
-use weft_client::{Client, ClientOptions, File, Instance, OpenOptions};
+use weft_client::{Client, ClientOptions, File, Instance, JoinOptions, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Credentials, InodeNumber, Name, Plan};
 
@@ -129,7 +129,7 @@ fn run_parts(args: &Args, instance: &Instance) -> Outcome {
         let exported = opened.export(false).explain("export the file")?;
         let mut files: Vec<File> = Vec::new();
         let import = batches(&clients, |client| {
-            files.push(client.import(&who, &exported, None).explain("import the file")?.0);
+            files.push(client.import(&who, &exported, JoinOptions::default()).explain("import the file")?.0);
             Ok(())
         })?;
         let numbered: Vec<(u64, &File)> = (0..).zip(&files).collect();

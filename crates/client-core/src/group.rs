@@ -11,6 +11,7 @@ use crate::handle::Handle;
 use crate::lists::{ReadList, read_one_by_one};
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_inode::{FlushFor, Written, write_failed};
+use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use crate::split::SplitFile;
 use crate::transfers::end_of;
@@ -155,7 +156,7 @@ impl<S: Shell> GroupHandle<S> {
         io: &Objects<S>,
         bytes: &[u8],
         offset: u64,
-        registration: Option<Registration<S>>,
+        options: &OpenOptions<Registration<S>>,
     ) -> Result<Written> {
         let GroupOpen { access, append, inode, .. } = self.open;
         if !access.writes() {
@@ -167,7 +168,7 @@ impl<S: Shell> GroupHandle<S> {
         }
         let objects = match &self.bytes {
             Bytes::Split(split) => {
-                let offset = split.write(io, bytes, offset, append, registration).await?;
+                let offset = split.write(io, bytes, offset, options).await?;
                 // What is appended is published at once.
                 return Ok(Written { offset, is_safe: append });
             }
@@ -176,7 +177,7 @@ impl<S: Shell> GroupHandle<S> {
         };
         let operation = if append { DataOperation::Append } else { DataOperation::Write };
         let mut write = ObjectWrite::new((inode, objects.clone()), operation, false);
-        let written = io.write_past_pages(&mut write, &[(bytes, offset)], registration).await;
+        let written = io.write_past_pages(&mut write, &[(bytes, offset)], options.registration).await;
         let reply = written.map_err(|error| write_failed(error, append, write.may_have_landed))?;
         let offset = if append { reply.size - bytes.len() as u64 } else { offset };
         Ok(Written { offset, is_safe: true })
@@ -187,16 +188,16 @@ impl<S: Shell> GroupHandle<S> {
         &self,
         io: &Objects<S>,
         list: &[(&[u8], u64)],
-        registration: Option<Registration<S>>,
+        options: &OpenOptions<Registration<S>>,
     ) -> Result<()> {
         let objects = match &self.bytes {
             Bytes::Split(split) if self.open.access.writes() && !self.open.append => {
-                return split.write_list(io, list, registration).await;
+                return split.write_list(io, list, options).await;
             }
             Bytes::Objects(objects) if !self.open.append => objects,
             Bytes::Objects(_) | Bytes::Split(_) => {
                 for (bytes, offset) in list {
-                    self.write_at(io, bytes, *offset, registration).await?;
+                    self.write_at(io, bytes, *offset, options).await?;
                 }
                 return Ok(());
             }
@@ -206,7 +207,7 @@ impl<S: Shell> GroupHandle<S> {
         }
         list.iter().try_for_each(|(bytes, offset)| end_of(*offset, bytes.len()).map(drop))?;
         let mut write = ObjectWrite::new((self.open.inode, objects.clone()), DataOperation::Write, false);
-        io.write_past_pages(&mut write, list, registration).await.map(drop)
+        io.write_past_pages(&mut write, list, options.registration).await.map(drop)
     }
 
     /// Brings writes to a split file to its own part, and publishes them. Writes to other files are at the servers

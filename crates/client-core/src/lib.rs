@@ -85,7 +85,7 @@ pub use names::{LostName, Renamed};
 pub use notice::Notice;
 pub use objects::{Objects, Registration};
 pub use open_inode::{FlushFor, LentFile, OpenInode, Written};
-pub use open_options::OpenOptions;
+pub use open_options::{JoinOptions, OpenOptions};
 pub use page_drops::Coverage;
 pub use read_ahead::{Lane, Pace, ReadAhead, Window};
 pub use relocate::Destination;

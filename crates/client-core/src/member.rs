@@ -10,7 +10,7 @@ use crate::handle::Handle;
 use crate::lists::ReadList;
 use crate::objects::Registration;
 use crate::open_inode::{FlushFor, Written};
-use crate::open_options::OpenOptions;
+use crate::open_options::{JoinOptions, OpenOptions};
 use crate::shell::Shell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,10 +34,10 @@ impl<S: Shell> Member<S> {
         files: &Files<S>,
         who: &Credentials,
         open: GroupOpen,
-        registration: Option<Registration<S>>,
+        JoinOptions { registration, spill }: JoinOptions<Registration<S>>,
     ) -> Result<Self> {
         let (inode, append) = (open.inode, open.append);
-        let options = OpenOptions { append, registration, direct: true, ..OpenOptions::of(open.access) };
+        let options = OpenOptions { append, registration, spill, direct: true, ..OpenOptions::of(open.access) };
         let group = files.join_group(open, who)?;
         let (is_over, own) = (AtomicBool::new(group.is_none()), OnceLock::new());
         let member = Self { inode, options, who: who.clone(), group, is_over, own };
@@ -112,8 +112,9 @@ impl<S: Shell> Member<S> {
         offset: u64,
         registration: Option<Registration<S>>,
     ) -> Result<Written> {
+        let options = OpenOptions { registration, ..self.options };
         if let Some(result) =
-            self.by_group(async |group| group.write_at(&files.objects, bytes, offset, registration).await).await
+            self.by_group(async |group| group.write_at(&files.objects, bytes, offset, &options).await).await
         {
             return result;
         }
@@ -131,7 +132,7 @@ impl<S: Shell> Member<S> {
 
     pub async fn write_list(&self, files: &Files<S>, list: &[(&[u8], u64)]) -> Result<()> {
         if let Some(result) =
-            self.by_group(async |group| group.write_list(&files.objects, list, self.options.registration).await).await
+            self.by_group(async |group| group.write_list(&files.objects, list, &self.options).await).await
         {
             return result;
         }

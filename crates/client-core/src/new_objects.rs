@@ -140,6 +140,21 @@ impl<S: Shell> Objects<S> {
         Ok(made)
     }
 
+    /// An identifier for a new object at a node that answers and is not among these. One with little space is only
+    /// taken if no other is there. `None`: none is there.
+    pub(crate) async fn new_object_elsewhere(&self, full: &[NodeId]) -> Option<Held> {
+        let mut second_best = None;
+        let nodes = candidates(&self.calls.shell, &self.calls.map());
+        for node in nodes.into_iter().filter(|node| !full.contains(node)) {
+            let Ok(made) = self.new_object_at(node).await else { continue };
+            if !self.has_little_space(node).await {
+                return Some(made);
+            }
+            second_best.get_or_insert(made);
+        }
+        second_best
+    }
+
     /// At the home if that is on this machine, else at one node after the other.
     async fn new_object_in_turn(&self) -> Result<Held> {
         let (map, shell) = (self.calls.map(), &self.calls.shell);

@@ -31,6 +31,8 @@ pub enum Notice {
     NotLent(InodeNumber, Error),
     /// The home node is away; new files are made elsewhere.
     HomeMoved { away: NodeId, home: NodeId },
+    /// A node has no space for writes to a split file: they go on at another one.
+    Spilled { inode: InodeNumber, full: NodeId, node: NodeId },
     /// Leases could not be given back; they end with the session's term.
     NotReleased(ShardId, Error),
 }

@@ -16,6 +16,24 @@ pub struct OpenOptions<R> {
     /// Whose memory is registered for this handle's reads, and for its writes that are not buffered, where they go by
     /// RDMA; `None`: the client's setting.
     pub registration: Option<R>,
+    /// Of a split file: a write for which the own part's node has no space goes on at another node.
+    pub spill: bool,
+}
+
+/// What is chosen for a handle that joins a group: the rest is as the group has the file open. `R`: as of
+/// [`OpenOptions`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JoinOptions<R> {
+    /// See [`OpenOptions::registration`].
+    pub registration: Option<R>,
+    /// See [`OpenOptions::spill`].
+    pub spill: bool,
+}
+
+impl<R> Default for JoinOptions<R> {
+    fn default() -> Self {
+        Self { registration: None, spill: false }
+    }
 }
 
 impl<R> OpenOptions<R> {
@@ -29,12 +47,13 @@ impl<R> OpenOptions<R> {
         direct: false,
         page_cache: PageCache::None,
         registration: None,
+        spill: false,
     };
 
     /// Open with nothing special.
     pub const fn of(access: Access) -> Self {
         let (truncate, append, direct, page_cache) = (false, false, false, PageCache::None);
-        Self { access, truncate, append, direct, page_cache, registration: None }
+        Self { access, truncate, append, direct, page_cache, registration: None, spill: false }
     }
 
     /// What the shard is told of them.

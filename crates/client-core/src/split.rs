@@ -4,20 +4,22 @@
 //! own offsets, on the same machine through the object's file. They become visible to others once they are *published*:
 //! reported to the shard as extents. Members of a group publish on sync and close, as MPI requires, and buffer small
 //! writes until then where their part has no file on this machine; all other handles publish before a write returns, as
-//! POSIX requires.
+//! POSIX requires. If the node is full, a writer that has chosen so goes on with another part at another node.
 //!
 //! A reader asks the shard for the extents of the ranges that it reads (`split/knowledge.rs`), and only for changes
 //! after that. As long as it holds a lease on the file's attributes nothing has changed, because each publication
 //! changes them; a member of a group asks anew after each sync.
 //!
 //! Lock order: as that of an open inode's state; held across calls about this inode, which recall nothing of their own
-//! session, and across data requests of buffered writes, but not while other bytes move.
+//! session, across data requests of buffered writes, and while the own part is left for another one, but not while other
+//! bytes move.
 
 mod behind;
 mod knowledge;
 mod part_files;
 mod requests;
 mod sources;
+mod spilling;
 mod writing;
 
 use crate::file_objects::Held;
@@ -43,6 +45,8 @@ use weft_protocol::{
 
 /// How long rights that the shard has told are used, by our own clock.
 const RIGHTS_MS: u64 = CAPABILITY_TERM_SECONDS as u64 * 500;
+/// How long the right to a new object is used: it comes with a batch that is used until so long before its end.
+const NEW_RIGHTS_MS: u64 = BATCH_MARGIN_SECONDS as u64 * 500;
 /// As many unpublished patterns are published without being asked to: a fraction of what one message may have, so that
 /// what fails can be told again with more.
 const UNPUBLISHED_MAX: usize = SPLIT_PATTERNS_MAX / 2;
@@ -160,7 +164,9 @@ impl<S: Shell> State<S> {
     fn published(&mut self, attributes: &Attributes, object: ObjectId, patterns: &[Pattern]) {
         self.size = self.size.max(attributes.size);
         let Some(epoch) = attributes.layout.epoch() else { return };
-        self.knowledge.published(object, patterns, epoch);
+        if !patterns.is_empty() {
+            self.knowledge.published(object, patterns, epoch);
+        }
         if self.epoch.is_some_and(|known| known + 1 == epoch) {
             self.epoch = Some(epoch);
         } else {
@@ -382,8 +388,7 @@ impl<S: Shell> SplitFile<S> {
             return Err(Error::SessionEnded);
         }
         let in_use = io.parts_in_use.take(held.object).expect("a new object is nobody's part");
-        let until_ms = now_ms + u64::from(BATCH_MARGIN_SECONDS) * 500;
-        let own = OwnPart { held, file, until_ms, in_use: Arc::new(in_use) };
+        let own = OwnPart { held, file, until_ms: now_ms + NEW_RIGHTS_MS, in_use: Arc::new(in_use) };
         state.own = Some(own.clone());
         Ok(own)
     }
@@ -395,15 +400,17 @@ impl<S: Shell> SplitFile<S> {
             return Ok(None);
         }
         let (before, session, asked_ms) = (state.own.take(), state.session, io.calls.shell.now_ms());
-        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, (u64::MAX, None), true).await?;
-        let own = |part: &SplitPart| {
-            let kept = before.as_ref().filter(|before| before.held.object == part.object);
-            let in_use = kept.map(|before| Arc::clone(&before.in_use));
-            in_use.or_else(|| io.parts_in_use.take(part.object).map(Arc::new))
+        let mut parts = self.ask_own_parts(io).await?;
+        let is_kept = |held: &Held| before.as_ref().is_some_and(|before| before.held.object == held.object);
+        let own = |held: &Held| match before.as_ref().filter(|_| is_kept(held)) {
+            Some(before) => Some(Arc::clone(&before.in_use)),
+            None => io.parts_in_use.take(held.object).map(Arc::new),
         };
-        let mut parts = told.parts.iter().filter(|part| part.capability.rights.contains(Rights::WRITE));
-        let Some((part, in_use)) = parts.find_map(|part| Some((part, own(part)?))) else { return Ok(None) };
-        let held = Held { object: part.object, capability: part.capability };
+        // A handle goes on with its part. Another one of the session may be at a node that is full.
+        parts.sort_by_key(|held| !is_kept(held));
+        let Some((held, in_use)) = parts.into_iter().find_map(|held| Some((held, own(&held)?))) else {
+            return Ok(None);
+        };
         let file = match before.filter(|before| before.held.object == held.object) {
             Some(before) => before.file,
             None => self.own_file(io, held).await,
@@ -415,6 +422,13 @@ impl<S: Shell> SplitFile<S> {
         }
         state.own = Some(own.clone());
         Ok(Some(own))
+    }
+
+    /// The parts that this session has published, by whichever handle, with new rights to write them.
+    async fn ask_own_parts(&self, io: &Objects<S>) -> Result<Vec<Held>> {
+        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, (u64::MAX, None), true).await?;
+        let parts = told.parts.into_iter().filter(|part| part.capability.rights.contains(Rights::WRITE));
+        Ok(parts.map(|SplitPart { object, capability, .. }| Held { object, capability }).collect())
     }
 
     async fn own_file(&self, io: &Objects<S>, held: Held) -> Option<(Arc<S::Descriptor>, usize)> {

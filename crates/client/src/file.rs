@@ -18,6 +18,9 @@ const EXPORTED_ANEW_AFTER: Duration = Duration::from_secs(CAPABILITY_TERM_SECOND
 /// How a file is opened.
 pub type OpenOptions = weft_client_core::OpenOptions<Registration>;
 
+/// What is chosen for a file that is imported.
+pub type JoinOptions = weft_client_core::JoinOptions<Registration>;
+
 /// An open file. Shared by any number of threads. Dropping it without [`File::close`] loses errors of buffered writes.
 #[derive(Clone)]
 pub struct File(pub(crate) Arc<OpenFile>);
@@ -132,15 +135,10 @@ impl Client {
     /// # Errors
     /// [`Error::Malformed`]: these are no bytes of a handle of this version; [`Error::CapabilityRejected`]: they were
     /// made with the key of another user or file system, or are damaged.
-    pub fn import(
-        &self,
-        who: &Credentials,
-        exported: &[u8],
-        registration: Option<Registration>,
-    ) -> Result<(File, GroupOpen)> {
+    pub fn import(&self, who: &Credentials, exported: &[u8], options: JoinOptions) -> Result<(File, GroupOpen)> {
         let open = GroupOpen::from_bytes(exported, &self.0.shell().identity.key)?;
         let files = &self.0.0;
-        let member = block_on(Member::join(files, who, open.clone(), registration))?;
+        let member = block_on(Member::join(files, who, open.clone(), options))?;
         // Where the shard is away the rights may be good all the same.
         drop(block_on(files.calls().renew_at(routing::of_inode(open.inode))));
         Ok((self.opened(Opened::OfGroup(Box::new(member))), open))

@@ -37,7 +37,7 @@ pub mod waits;
 pub use block_on::block_on;
 pub use client::Client;
 pub use counters::ClientCounters;
-pub use file::{File, Lent, OpenOptions};
+pub use file::{File, JoinOptions, Lent, OpenOptions};
 pub use file_locks::LockWait;
 pub use find::FindError;
 pub use instance::Instance;

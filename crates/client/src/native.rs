@@ -272,6 +272,9 @@ impl Shell for NativeShell {
             Notice::HomeMoved { away, home } => {
                 tracing::warn!("node {away} is away: new files are made on node {home}");
             }
+            Notice::Spilled { inode, full, node } => {
+                tracing::info!("inode {inode}: no space left on node {full}: writes go on at node {node}");
+            }
             Notice::NotReleased(shard, error) => tracing::debug!("leases not given back at shard {shard}: {error}"),
         }
     }

@@ -35,8 +35,8 @@ impl<S: Shell> OpenInode<S> {
         let (split, flight) = self.begin_write(io, &state);
         drop(state);
         let offset = match list {
-            [(bytes, offset)] => split.write(io, bytes, *offset, options.append, options.registration).await,
-            list => split.write_list(io, list, options.registration).await.map(|()| list[0].1),
+            [(bytes, offset)] => split.write(io, bytes, *offset, options).await,
+            list => split.write_list(io, list, options).await.map(|()| list[0].1),
         };
         self.changed();
         drop(flight);

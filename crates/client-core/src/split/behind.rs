@@ -5,8 +5,9 @@
 //! buffered. Runs go by the connections and windows of write-behind under an exclusive lease ([`Sending`]).
 //!
 //! Invariant: no extent names a byte in here. A run is handed over to be published once the node has acknowledged it.
-//! Not here: runs that a node has refused. They are lost, and not kept for another attempt as under a lease: after a
-//! loss nothing of what is in here is sent.
+//! Runs for which the node has no space are kept, and those behind them, if their writer lets them go to another node's
+//! part (`spilling.rs`). Otherwise they are lost, as with any other error, and not kept for another attempt as under a
+//! lease: after a loss nothing of what is in here is sent.
 
 use crate::file_objects::Held;
 use crate::objects::{ObjectWrite, Objects};
@@ -16,7 +17,7 @@ use crate::tuning::Tuning;
 use crate::write_behind::WriteBehind;
 use weft_protocol::data::DataOperation;
 use weft_protocol::error::errno;
-use weft_protocol::{Error, InodeNumber};
+use weft_protocol::{Error, InodeNumber, ObjectId, Result};
 
 /// See the module.
 pub struct Behind<S: Shell> {
@@ -26,6 +27,10 @@ pub struct Behind<S: Shell> {
     spare: Vec<Vec<u8>>,
     /// Offset and length of runs that the node has acknowledged, in the order in which they were written.
     landed: Vec<(u64, u64)>,
+    /// Runs for which a part's node had no space are kept, as the latest writer has chosen.
+    pub keeps_refused: bool,
+    /// The part, and runs that are not in it: where they begin, and their bytes, in the order in which they were written.
+    refused: Option<(ObjectId, Vec<(u64, Vec<u8>)>)>,
     /// Why other runs are lost.
     error: Option<Error>,
 }
@@ -34,12 +39,18 @@ impl<S: Shell> Behind<S> {
     /// Without a byte.
     pub fn new(tuning: &Tuning) -> Self {
         let run = WriteBehind::new(tuning.buffer_bytes.min(tuning.run_bytes));
-        Self { run, sending: None, spare: Vec::new(), landed: Vec::new(), error: None }
+        let (spare, landed) = (Vec::new(), Vec::new());
+        Self { run, sending: None, spare, landed, keeps_refused: false, refused: None, error: None }
     }
 
-    /// Returns true if nothing is gathered or in flight.
+    /// Returns true if nothing is gathered, in flight or kept.
     pub fn is_empty(&self) -> bool {
-        self.run.is_empty() && self.sending.is_none()
+        self.run.is_empty() && self.sending.is_none() && self.refused.is_none()
+    }
+
+    /// The part whose node has refused the runs that are kept.
+    pub fn refused_by(&self) -> Option<ObjectId> {
+        self.refused.as_ref().map(|(part, _)| *part)
     }
 
     /// Drops everything. Runs in flight are revoked before this client sends the node anything else. Returns whether
@@ -47,7 +58,7 @@ impl<S: Shell> Behind<S> {
     pub fn clear(&mut self) -> bool {
         let had_any = !self.is_empty() || !self.landed.is_empty();
         self.run.take_run();
-        (self.sending, self.error) = (None, None);
+        (self.sending, self.refused, self.error) = (None, None, None);
         self.landed.clear();
         had_any
     }
@@ -81,6 +92,20 @@ impl<S: Shell> Behind<S> {
         self.finish(io).await;
     }
 
+    /// Writes the runs that were refused to another part.
+    pub async fn send_refused(&mut self, io: &Objects<S>, part: (InodeNumber, Held)) {
+        for (offset, bytes) in self.refused.take().into_iter().flat_map(|(_, runs)| runs) {
+            self.write(io, part, offset, bytes).await;
+        }
+    }
+
+    /// No node has space for the runs that were refused.
+    pub fn lose_refused(&mut self) {
+        if self.refused.is_some() {
+            self.fail(Error::NoSpace);
+        }
+    }
+
     /// Waits for everything in flight.
     pub async fn finish(&mut self, io: &Objects<S>) {
         while self.sending.is_some() {
@@ -103,6 +128,9 @@ impl<S: Shell> Behind<S> {
             self.finish_one(io).await;
         }
         let Some((offset, bytes)) = self.run.take_run().filter(|_| self.error.is_none()) else { return };
+        if self.refused.is_some() {
+            return self.keep(held.object, offset, bytes);
+        }
         let mut sending = self.sending.take().unwrap_or_else(|| Box::new(Sending::new(inode, held.into())));
         let started = sending.start(io, offset, bytes, &mut self.spare).await;
         self.sending = Some(sending);
@@ -115,44 +143,65 @@ impl<S: Shell> Behind<S> {
             }
             Err(NotSent::Otherwise(bytes)) => {
                 self.finish(io).await;
-                self.write(io, part, offset, &bytes).await;
-                self.spare.push(bytes);
+                self.write(io, part, offset, bytes).await;
             }
         }
     }
 
-    /// Waits for the oldest run in flight; for all if it has to be written again, or is lost.
+    /// Waits for the oldest run in flight; for all if it has to be written again, or is lost or refused.
     async fn finish_one(&mut self, io: &Objects<S>) {
-        let Some(part) = self.sending.as_ref().map(|sending| (sending.inode, sending.objects.first())) else { return };
+        let Some(sending) = &self.sending else { return };
+        let (inode, held) = (sending.inode, sending.objects.first());
         loop {
-            for Finished { offset, bytes, memory, reply } in Sending::finish_oldest(&mut self.sending, io).await {
+            for Finished { offset, bytes, mut memory, reply } in Sending::finish_oldest(&mut self.sending, io).await {
+                memory.truncate(bytes);
                 match reply {
-                    Some(Ok(_)) => self.landed.push((offset, bytes as u64)),
-                    Some(Err(error)) => self.fail(error),
-                    None => self.write(io, part, offset, &memory[..bytes]).await,
+                    Some(reply) => self.finished(held, offset, memory, reply.map(drop)),
+                    None => self.write(io, (inode, held), offset, memory).await,
                 }
-                reuse(memory, &mut self.spare);
             }
-            if self.error.is_none() || self.sending.is_none() {
+            if (self.error.is_none() && self.refused.is_none()) || self.sending.is_none() {
                 return;
             }
         }
     }
 
     /// Writes a run, and waits for the replies.
-    async fn write(&mut self, io: &Objects<S>, (inode, held): (InodeNumber, Held), offset: u64, bytes: &[u8]) {
-        if self.error.is_none() {
-            let mut write = ObjectWrite::new((inode, held.into()), DataOperation::Write, false);
-            match io.write_part(&mut write, held, bytes, offset, None).await {
-                Ok(_) => self.landed.push((offset, bytes.len() as u64)),
-                Err(error) => self.fail(error),
-            }
+    async fn write(&mut self, io: &Objects<S>, (inode, held): (InodeNumber, Held), offset: u64, bytes: Vec<u8>) {
+        if self.error.is_some() {
+            return;
         }
+        if self.refused.is_some() {
+            return self.keep(held.object, offset, bytes);
+        }
+        let mut write = ObjectWrite::new((inode, held.into()), DataOperation::Write, false);
+        let written = io.write_part(&mut write, held, &bytes, offset, None).await;
+        self.finished(held, offset, bytes, written.map(drop));
     }
 
-    /// A run is lost, and with it the one that is being gathered.
+    /// What has become of a run that was sent. One behind a refused one may be of the same range, and has to be written
+    /// again after that.
+    fn finished(&mut self, held: Held, offset: u64, bytes: Vec<u8>, written: Result<()>) {
+        let is_refused = written == Err(Error::NoSpace) && self.keeps_refused && self.error.is_none();
+        if self.refused.is_some() || is_refused {
+            return self.keep(held.object, offset, bytes);
+        }
+        match written {
+            Ok(()) => self.landed.push((offset, bytes.len() as u64)),
+            Err(error) => self.fail(error),
+        }
+        reuse(bytes, &mut self.spare);
+    }
+
+    /// A run is not in a part, or has to be written again.
+    fn keep(&mut self, part: ObjectId, offset: u64, bytes: Vec<u8>) {
+        self.refused.get_or_insert((part, Vec::new())).1.push((offset, bytes));
+    }
+
+    /// A run is lost, and with it those that are kept and the one that is being gathered.
     fn fail(&mut self, error: Error) {
         self.run.take_run();
+        self.refused = None;
         // Who is told of this must not take it for a right that is void, and try again.
         let is_of_right = matches!(error, Error::NoObject | Error::CapabilityRejected);
         self.error.get_or_insert(if is_of_right { Error::Device(errno::EIO) } else { error });

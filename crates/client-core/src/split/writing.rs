@@ -8,6 +8,7 @@ use super::{OwnPart, SplitFile, State, UNPUBLISHED_MAX};
 use crate::link::SlotFor;
 use crate::notice::Notice;
 use crate::objects::{ObjectWrite, Objects, Registration};
+use crate::open_options::OpenOptions;
 use crate::shell::{Monitor, Shell};
 use crate::transfers::end_of;
 use std::ops::Range;
@@ -31,7 +32,7 @@ impl<S: Shell> State<S> {
     }
 
     /// Takes note of what has become of buffered writes.
-    fn settle_behind(&mut self, io: &Objects<S>) {
+    pub(super) fn settle_behind(&mut self, io: &Objects<S>) {
         let (landed, error) = self.behind.take_outcome();
         landed.into_iter().for_each(|(offset, bytes)| self.unpublished.add(offset, bytes));
         if let Some(error) = error {
@@ -48,19 +49,18 @@ impl<S: Shell> State<S> {
 }
 
 impl<S: Shell> SplitFile<S> {
-    /// Writes all bytes at an offset, or at the end of the file (`append`). Returns where they begin.
+    /// Writes all bytes at an offset, or at the end of the file (an append handle). Returns where they begin.
     pub(crate) async fn write(
         &self,
         io: &Objects<S>,
         bytes: &[u8],
         offset: u64,
-        append: bool,
-        registration: Option<Registration<S>>,
+        options: &OpenOptions<Registration<S>>,
     ) -> Result<u64> {
-        if append {
-            return self.append(io, bytes, registration).await;
+        if options.append {
+            return self.append(io, bytes, options).await;
         }
-        self.write_list(io, &[(bytes, offset)], registration).await.map(|()| offset)
+        self.write_list(io, &[(bytes, offset)], options).await.map(|()| offset)
     }
 
     /// Writes pieces, each its bytes and an offset.
@@ -68,7 +68,7 @@ impl<S: Shell> SplitFile<S> {
         &self,
         io: &Objects<S>,
         list: &[(&[u8], u64)],
-        registration: Option<Registration<S>>,
+        options: &OpenOptions<Registration<S>>,
     ) -> Result<()> {
         let ranges = list.iter().map(|(bytes, offset)| Ok(*offset..end_of(*offset, bytes.len())?));
         let ranges = ranges.filter(|range| range.as_ref().map_or(true, |range| !range.is_empty()));
@@ -77,11 +77,12 @@ impl<S: Shell> SplitFile<S> {
             return Ok(());
         }
         let is_small = list.iter().all(|(bytes, _)| bytes.len() < io.tuning.gathered_below);
-        if self.group.is_some() && is_small && registration.is_none() && self.gather(io, list, &ranges).await? {
+        let may_gather = self.group.is_some() && is_small && options.registration.is_none();
+        if may_gather && self.gather(io, list, &ranges, options.spill).await? {
             return Ok(());
         }
         self.claim(io, &ranges).await?;
-        let result = self.write_claimed(io, list, registration).await;
+        let result = self.write_claimed(io, list, options).await;
         self.state.lock().await.claimed.retain(|claimed| !ranges.contains(claimed));
         self.state.notify_all();
         result
@@ -107,14 +108,20 @@ impl<S: Shell> SplitFile<S> {
     }
 
     /// Buffers pieces. `false`: they go to the part's file.
-    async fn gather(&self, io: &Objects<S>, list: &[(&[u8], u64)], ranges: &[Range<u64>]) -> Result<bool> {
+    async fn gather(&self, io: &Objects<S>, list: &[(&[u8], u64)], ranges: &[Range<u64>], spill: bool) -> Result<bool> {
         let mut state = self.unclaimed(ranges).await;
-        let own = self.own_to_write(io, &mut state).await?;
+        let mut own = self.own_to_write(io, &mut state).await?;
         if own.file.is_some() {
             return Ok(false);
         }
+        state.behind.keeps_refused = spill;
         for (bytes, offset) in list {
             state.behind.gather(io, (self.inode, own.held), bytes, *offset).await;
+            if state.behind.refused_by().is_some() {
+                let spilled = self.spill_runs(io, &mut state).await;
+                state.tell(spilled)?;
+                own = self.own_to_write(io, &mut state).await?;
+            }
         }
         state.settle_behind(io);
         state.notice_session(io);
@@ -135,6 +142,7 @@ impl<S: Shell> SplitFile<S> {
             state.behind.send_all(io, (self.inode, own.held)).await;
             state.settle_behind(io);
             state.notice_session(io);
+            self.spill_runs(io, state).await?;
         }
         Ok(())
     }
@@ -157,22 +165,36 @@ impl<S: Shell> SplitFile<S> {
     async fn write_claimed(
         &self,
         io: &Objects<S>,
-        list: &[(&[u8], u64)],
-        registration: Option<Registration<S>>,
+        mut list: &[(&[u8], u64)],
+        options: &OpenOptions<Registration<S>>,
     ) -> Result<()> {
+        let mut full = Vec::new();
         let (mut state, written, result) = loop {
             let mut state = self.state.lock().await;
             let (own, session) = (self.own_to_write(io, &mut state).await?, state.session);
             drop(state);
-            let (written, result) = self.write_pieces(io, &own, list, registration).await;
+            let (written, result) = self.write_pieces(io, &own, list, options.registration).await;
             let mut state = self.state.lock().await;
             state.notice_session(io);
             if state.session != session {
                 return state.tell(Err(Error::SessionEnded));
             }
-            // The part may have been replaced, with all others, in which these bytes are not.
-            if state.has_own(&own) {
+            // The part may have been replaced, with all others, in which these bytes are not; or left.
+            if !state.has_own(&own) {
+                continue;
+            }
+            if result != Err(Error::NoSpace) || !options.spill {
                 break (state, written, result);
+            }
+            full.push(own.held.object.node());
+            if self.group.is_some() {
+                // Others see the pieces of an ordinary handle's write at the same time.
+                list[..written].iter().for_each(|(bytes, offset)| state.unpublished.add(*offset, bytes.len() as u64));
+                list = &list[written..];
+            }
+            let spilled = self.spill(io, &mut state, &full).await;
+            if let Err(error) = state.tell(spilled) {
+                break (state, 0, Err(error));
             }
         };
         for (bytes, offset) in &list[..written] {
@@ -227,9 +249,14 @@ impl<S: Shell> SplitFile<S> {
     }
 
     pub(super) async fn publish_unpublished(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        if state.unpublished.is_empty() { Ok(()) } else { self.publish_part(io, state).await }
+    }
+
+    /// Publishes what was written to the own part, of which the shard knows from now on even if that is nothing.
+    pub(super) async fn publish_part(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
         let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
         let mut patterns = state.unpublished.take();
-        while !patterns.is_empty() {
+        loop {
             let rest = patterns.split_off(patterns.len().min(SPLIT_PATTERNS_MAX));
             match self.publish_patterns(io, (state.session, object), &patterns, None).await {
                 Ok(attributes) => state.published(&attributes, object, &patterns),
@@ -251,9 +278,11 @@ impl<S: Shell> SplitFile<S> {
                     return Err(error);
                 }
             }
+            if rest.is_empty() {
+                return Ok(());
+            }
             patterns = rest;
         }
-        Ok(())
     }
 
     /// Has the shard publish what was written to a part, in the session that has written it: when that has ended, the
@@ -274,8 +303,9 @@ impl<S: Shell> SplitFile<S> {
     /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the
     /// file longer before the shard hears of them, they are written once more behind that: nobody was told of the first
     /// place, in which nobody else has bytes.
-    async fn append(&self, io: &Objects<S>, bytes: &[u8], registration: Option<Registration<S>>) -> Result<u64> {
+    async fn append(&self, io: &Objects<S>, bytes: &[u8], options: &OpenOptions<Registration<S>>) -> Result<u64> {
         let mut state = self.state.lock().await;
+        let mut full = Vec::new();
         loop {
             let landed = self.land(io, &mut state).await;
             state.tell(landed)?;
@@ -291,7 +321,14 @@ impl<S: Shell> SplitFile<S> {
                 state = self.state.wait(state).await;
                 continue;
             }
-            self.write_piece(io, &own, bytes, offset, registration).await?;
+            match self.write_piece(io, &own, bytes, offset, options.registration).await {
+                Err(Error::NoSpace) if options.spill => {
+                    full.push(own.held.object.node());
+                    self.spill(io, &mut state, &full).await?;
+                    continue;
+                }
+                written => written?,
+            }
             state.notice_session(io);
             if state.session != session {
                 return Err(Error::SessionEnded);
@@ -325,9 +362,15 @@ impl<S: Shell> SplitFile<S> {
         self.publish(io).await?;
         let own = self.state.lock().await.own.clone();
         match own {
-            Some(OwnPart { file: Some((file, _)), .. }) => io.calls.shell.sync_file(&file).await,
-            Some(OwnPart { held, .. }) => io.sync_objects(self.inode, &held.into()).await,
+            Some(own) => self.sync_part(io, &own).await,
             None => Ok(()),
+        }
+    }
+
+    pub(super) async fn sync_part(&self, io: &Objects<S>, own: &OwnPart<S>) -> Result<()> {
+        match &own.file {
+            Some((file, _)) => io.calls.shell.sync_file(file).await,
+            None => io.sync_objects(self.inode, &own.held.into()).await,
         }
     }
 }

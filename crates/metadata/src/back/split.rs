@@ -218,17 +218,19 @@ impl<K: KeyValue> Back<K> {
         context: &Context,
     ) -> Result<ShardAnswer> {
         let mut inode = self.present(number)?;
-        if inode.kind != FileKind::Regular || inode.layout.epoch().is_none() {
-            return Err(Error::Invalid);
-        }
+        let epoch = inode.layout.epoch().filter(|_| inode.kind == FileKind::Regular).ok_or(Error::Invalid)?;
         if !context.is_writer {
             return Err(Error::BadHandle);
         }
         if appends_to.is_some_and(|end| end != inode.size) {
             return Err(Error::WouldBlock);
         }
-        let Some(end) = patterns.iter().map(Pattern::end).max().filter(|_| patterns.len() <= SPLIT_PATTERNS_MAX) else {
+        if patterns.len() > SPLIT_PATTERNS_MAX {
             return Err(Error::Invalid);
+        }
+        let Some(end) = patterns.iter().map(Pattern::end).max() else {
+            self.publish_patterns(number, (object, session), patterns, epoch)?;
+            return Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() });
         };
         let epoch = inode.next_epoch();
         self.publish_patterns(number, (object, session), patterns, epoch)?;
@@ -277,7 +279,9 @@ impl<K: KeyValue> Back<K> {
         }
         self.count_extents(number, &mut common, &more, Some(&mut part));
         common.strided = changed(common.strided, more_strided);
-        common.history.add((object, patterns), epoch);
+        if !patterns.is_empty() {
+            common.history.add((object, patterns), epoch);
+        }
         if has_strided {
             common.history.note_strided(epoch);
         }

@@ -263,7 +263,8 @@ pub enum ShardRequest {
     OpenGroup { inode: InodeNumber, access: Access, group: SessionId },
     /// Change. Of a split file: `object` is a part of the session, which may come with this, and has these bytes now.
     /// At most [`crate::limits::SPLIT_PATTERNS_MAX`] patterns. The session has the file open for writing, or has joined
-    /// `group`, which has (else [`Error::BadHandle`]). Answer: `Entry`, whose layout has a new epoch.
+    /// `group`, which has (else [`Error::BadHandle`]). Answer: `Entry`, whose layout has a new epoch; without patterns
+    /// the part becomes known, so that it is removed with others in which no byte counts, and the epoch stays.
     Publish {
         inode: InodeNumber,
         group: Option<SessionId>,

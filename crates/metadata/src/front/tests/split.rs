@@ -143,9 +143,8 @@ fn only_who_has_the_file_open_for_writing_publishes_and_only_his_part() {
     done(&mut world, B, open(inode, Access::ReadWrite));
     assert_eq!(world.refused(B, publish(inode, 7, &[run(0, 1)])), Error::BadHandle, "another's part");
     let many = vec![run(0, 1); SPLIT_PATTERNS_MAX + 1];
-    for patterns in [&[][..], &many] {
-        assert_eq!(world.refused(A, publish(inode, 7, patterns)), Error::Invalid);
-    }
+    assert_eq!(world.refused(A, publish(inode, 7, &many)), Error::Invalid);
+    assert_eq!(world.refused(B, publish(inode, 7, &[])), Error::BadHandle, "another's part");
     assert_eq!(world.refused(C, get_parts(ROOT, 0)), Error::Invalid);
     let private = ShardRequest::SetAttributes {
         inode,
@@ -154,6 +153,26 @@ fn only_who_has_the_file_open_for_writing_publishes_and_only_his_part() {
     done(&mut world, A, private);
     let token = world.call_as(C, user(5), get_parts(inode, 0));
     assert_eq!(world.result(token), Some(Err(Error::AccessDenied)));
+}
+
+#[test]
+fn a_part_without_bytes_is_known_and_goes_with_the_last_close() {
+    let (mut world, inode) = with_file();
+    done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
+    let answer = done(&mut world, A, publish(inode, 8, &[]));
+    assert_eq!((attributes(&answer).layout, attributes(&answer).size), (Layout::Split { epoch: 1 }, 10));
+    done(&mut world, A, publish(inode, 7, &[]));
+    let parts = |world: &World| {
+        world.shard.back().split_parts(inode).into_iter().map(|part| (part.object, part.extents)).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(&world), [(object(7), 1), (object(8), 0)]);
+    check_counts(&world, inode, 10);
+    world.ok(A, ShardRequest::EndSession);
+    assert_eq!(parts(&world), [(object(7), 1)]);
+    let removed = world.storage.drain(..).any(
+        |(_, _, request)| matches!(request, StorageRequest::Remove { objects } if objects == [(inode, object(8))]),
+    );
+    assert!(removed);
 }
 
 #[test]
