@@ -171,6 +171,8 @@ pub struct Files {
     /// Writes that were acknowledged to members before they were published, and those that were lost.
     pub held_back: u64,
     pub lost_of_members: u64,
+    /// Writes that went on at another node.
+    pub spilled: u64,
 }
 
 impl Files {

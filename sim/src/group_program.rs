@@ -13,7 +13,7 @@ use crate::shell::SimShell;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, Member, Shell};
+use weft_client_core::{Files, JoinOptions, Member, Shell};
 use weft_protocol::capability::KEY_BYTES;
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, UserKey};
@@ -151,7 +151,7 @@ impl GroupProgram {
         let parent = usize::try_from(directory).ok().and_then(|directory| known.get(directory)).copied();
         let parent = parent.unwrap_or(InodeNumber::ROOT);
         let opening = id.decide(process, "open", Opening::USUAL, choose_opening);
-        let options = options_of(&opening);
+        let options = options_of(&opening, process);
         let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
         let handle = match open(machine, process, parent, name, options, create).await {
             Ok(handle) => handle,
@@ -187,7 +187,8 @@ impl GroupProgram {
         if open.layout.epoch().is_some() && !process.member_of.borrow_mut().insert(inode) {
             return;
         }
-        let member = match Member::join(machine, &Credentials::default(), open, None).await {
+        let options = JoinOptions { registration: None, spill: process.spills.get() };
+        let member = match Member::join(machine, &Credentials::default(), open, options).await {
             Ok(member) => member,
             Err(error) => {
                 process.member_of.borrow_mut().remove(&inode);

@@ -128,6 +128,8 @@ pub struct Process {
     pub makes_system_calls: Cell<bool>,
     /// Its programs write here and there (`program.rs`).
     pub scatters: Cell<bool>,
+    /// Its programs have split files go on at another node when theirs is full.
+    pub spills: Cell<bool>,
     /// Split files that a program uses as a member of a group (`group_program.rs`).
     pub member_of: RefCell<BTreeSet<InodeNumber>>,
     /// Its programs lock files (`lock_program.rs`).
@@ -194,6 +196,7 @@ impl Process {
             has_descriptors: false,
             makes_system_calls: Cell::new(false),
             scatters: Cell::new(false),
+            spills: Cell::new(false),
             member_of: RefCell::default(),
             locks_files: Cell::new(false),
             believed_locks: RefCell::default(),

@@ -173,7 +173,7 @@ pub(crate) struct Program {
 pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, parent: InodeNumber, name: Name) {
     let id = ProgramId::new(&process);
     let opening = id.decide(&process, "open", Opening::USUAL, choose_opening);
-    let options = options_of(&opening);
+    let options = options_of(&opening, &process);
     let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
     let opened = open(&machine, &process, parent, &name, options, create).await;
     let handle = match opened {
@@ -207,9 +207,9 @@ pub(crate) fn choose_opening(random: &mut Random) -> Opening {
     Opening { access, append, direct, truncate, create, exclusive: create && random.one_in(4) }
 }
 
-pub(crate) fn options_of(opening: &Opening) -> OpenOptions<OperationId> {
-    let Opening { access, truncate, append, direct, .. } = *opening;
-    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None }
+pub(crate) fn options_of(opening: &Opening, process: &Process) -> OpenOptions<OperationId> {
+    let (Opening { access, truncate, append, direct, .. }, spill) = (*opening, process.spills.get());
+    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None, spill }
 }
 
 /// What a program does next. `scatters`: it often writes a few bytes anywhere, so that a file has many extents.

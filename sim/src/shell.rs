@@ -352,6 +352,10 @@ impl Shell for SimShell {
                 files.flushed(process.id.get(), inode, since);
             }
             Notice::NotSettled(inode, _) => process.files.borrow_mut().not_settled(inode),
+            Notice::Spilled { .. } => {
+                process.note(|| format!("{notice:?}"));
+                process.files.borrow_mut().spilled += 1;
+            }
             Notice::ShardCall | Notice::DataRequest | Notice::Recall => {}
             other => process.note(|| format!("{other:?}")),
         }

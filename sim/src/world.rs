@@ -487,6 +487,7 @@ impl World {
             let files = self.files.borrow();
             (self.tally.compared, self.tally.doubts, self.tally.seen) = (files.compared, files.doubts, files.seen);
             (self.tally.held_back, self.tally.lost_of_members) = (files.held_back, files.lost_of_members);
+            self.tally.spilled = files.spilled;
             self.tally.xattrs = self.xattrs.borrow().compared;
             self.tally.relocated = self.relocations.moved.get();
             self.tally.hindered = self.relocations.hindered.get();

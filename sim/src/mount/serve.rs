@@ -89,7 +89,7 @@ pub fn options<R>(flags: OpenFlags) -> OpenOptions<R> {
         KernelAccess::ReadWrite => Access::ReadWrite,
     };
     let OpenFlags { truncate, append, direct, .. } = flags;
-    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None }
+    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None, spill: false }
 }
 
 /// What a rename may replace.
