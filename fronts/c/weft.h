@@ -94,6 +94,7 @@ int weft_open(weft_t fs, const char *path, int flags, mode_t mode, weft_file_t *
 /* Opens relative to a directory, with hints: words with spaces between them, NULL for none.
  *     whole | width=N [stripe=SIZE]   layout of a file that this call makes: on one node, or in stripes over N
  *     split                           likewise: a part for each client that writes, on its node
+ *     spill                           writes to a split file go on at another node when the caller's own is full
  *     rdma=static|dynamic|auto        memory that RDMA registers: the connection's, the caller's, by the size
  * An unknown hint is -EINVAL. Layout and file are not made in one step. */
 int weft_openat(weft_file_t directory, const char *path, int flags, mode_t mode, const char *hints, weft_file_t *file);
@@ -111,8 +112,8 @@ int weft_close(weft_file_t file);
  * process has ended: it outlives the one that exported it, and its name. Before anybody has imported it, it lasts some
  * 8 s beyond the exporter's close. Nobody caches the file meanwhile. A handle that is locked, or is older than an hour,
  * or whose group has ended opens the file anew, as its user may: -ESTALE, if it is gone. -EINVAL: other bytes, or those
- * of another key or file system. `hints`: `rdma=`, NULL for none. Positions are not shared. Of a split file, what an
- * imported handle has written is seen by others once it is synchronized, flushed or closed. */
+ * of another key or file system. `hints`: `rdma=`, `spill`, NULL for none. Positions are not shared. Of a split file,
+ * what an imported handle has written is seen by others once it is synchronized, flushed or closed. */
 ssize_t weft_export(weft_file_t file, void *handle, size_t length);
 int weft_import(weft_t fs, const void *handle, size_t length, const char *hints, weft_file_t *file);
 

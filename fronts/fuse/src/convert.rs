@@ -166,6 +166,7 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
         direct: flags.0 & O_DIRECT != 0,
         page_cache: PageCache::None,
         registration: None,
+        spill: false,
     }
 }
 
@@ -301,8 +302,15 @@ mod tests {
     #[test]
     fn open_flags_of_linux() {
         let check = |flags: i32, access, truncate, append, direct| {
-            let expected =
-                OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None };
+            let expected = OpenOptions {
+                access,
+                truncate,
+                append,
+                direct,
+                page_cache: PageCache::None,
+                registration: None,
+                spill: false,
+            };
             assert_eq!(open_options(OpenFlags(flags)), expected, "{flags:#o}");
         };
         check(0, Access::Read, false, false, false);

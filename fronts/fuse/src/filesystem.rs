@@ -277,7 +277,7 @@ impl Filesystem for MountedFilesystem {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
         self.run(request, Wait::KeepsWrites, move |front| {
             let register = |descriptor: &OwnedFd| taken(reply.open_backing(descriptor.as_fd()));
-            let options = convert::open_options(flags);
+            let options = front.open_options(flags);
             match block_on(front.mount.open(front.who(caller), inode, options, register)) {
                 Ok(opened) => {
                     let (handle, flags) =
@@ -310,7 +310,7 @@ impl Filesystem for MountedFilesystem {
                 Err(error) => return reply.error(failed("create", &error)),
             };
             let register = |descriptor: &OwnedFd| taken(reply.open_backing(descriptor.as_fd()));
-            let (who, options) = (front.who(caller), convert::open_options(OpenFlags(flags)));
+            let (who, options) = (front.who(caller), front.open_options(OpenFlags(flags)));
             let answer = block_on(front.mount.create(who, (parent, &name), options, create, register));
             match answer.result {
                 Ok((entry, opened)) => {

@@ -4,8 +4,8 @@ use crate::convert;
 use crate::credentials::{Caller, Callers};
 use crate::locks::LockWaits;
 use crate::shell::FuseShell;
-use fuser::{Errno, ReplyEmpty};
-use weft_client::Client;
+use fuser::{Errno, OpenFlags, ReplyEmpty};
+use weft_client::{Client, OpenOptions};
 use weft_mount_core::Mount;
 use weft_protocol::{Credentials, Error, Result};
 
@@ -14,15 +14,23 @@ pub struct Front {
     pub mount: Mount<FuseShell>,
     callers: Callers,
     pub locks: LockWaits,
+    /// Writes to split files go on at another node when that of this machine is full.
+    spill: bool,
     /// Lives as long as the mount: the session ends with it.
     pub client: Client,
 }
 
 impl Front {
     /// Over a client that has done nothing yet.
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, spill: bool) -> Self {
         let callers = Callers::new(client.credentials(), client.is_for_one_user());
-        Self { mount: Mount::new(client.machine(), FuseShell::new()), callers, locks: LockWaits::default(), client }
+        let (mount, locks) = (Mount::new(client.machine(), FuseShell::new()), LockWaits::default());
+        Self { mount, callers, locks, spill, client }
+    }
+
+    /// What `open` asks for.
+    pub fn open_options(&self, flags: OpenFlags) -> OpenOptions {
+        OpenOptions { spill: self.spill, ..convert::open_options(flags) }
     }
 
     /// The credentials of a caller.

@@ -66,6 +66,8 @@ pub struct MountOptions {
     pub max_transfer_bytes: u32,
     /// Programs may use extended attributes. Without them the kernel asks once, and then no more.
     pub xattrs: bool,
+    /// Writes to split files go on at another node when that of this machine is full.
+    pub spill: bool,
     /// Does without the epoch of names, as on a kernel before Linux 6.16. For tests.
     pub no_epoch: bool,
 }
@@ -80,6 +82,7 @@ impl Default for MountOptions {
             read_only: false,
             max_transfer_bytes: 0,
             xattrs: true,
+            spill: false,
             no_epoch: false,
         }
     }
@@ -247,7 +250,7 @@ impl Mounted {
     /// To be called before the first operation of the client: it is told of recalls from here on.
     pub fn attach(client: Client, name: &str, mount_point: &Path, options: &MountOptions) -> io::Result<Mounted> {
         let threads = options.thread_count();
-        let (front, workers) = (Arc::new(Front::new(client)), Arc::new(Workers::new(threads)));
+        let (front, workers) = (Arc::new(Front::new(client, options.spill)), Arc::new(Workers::new(threads)));
         front.client.set_invalidator(Arc::new(Recalls(front.mount.caches.clone())));
         let result = Arc::new(Mutex::new(Negotiated::default()));
         let identity = front.client.identity();

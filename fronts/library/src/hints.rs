@@ -5,6 +5,7 @@ use weft_client::{Registration, parse_layout};
 use weft_protocol::Plan;
 
 const REGISTRATION: &str = "rdma=";
+const SPILL: &str = "spill";
 
 /// What a caller asks of an open beyond its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -12,6 +13,8 @@ pub struct Hints {
     /// Layout of a file that it makes; `None`: what the directory hands down.
     pub layout: Option<Plan>,
     pub registration: Option<Registration>,
+    /// Of a split file: writes go on at another node when the caller's own is full.
+    pub spill: bool,
 }
 
 impl Hints {
@@ -28,10 +31,10 @@ impl Hints {
                 }
                 None if ["width=", "stripe="].iter().any(|key| word.starts_with(key)) => layout.push(word),
                 None if ["whole", "split"].contains(&word) => layout.push(word),
+                None if word == SPILL => hints.spill = true,
                 None => {
-                    let text =
-                        format!("unknown hint '{word}': whole, split, width=N, stripe=SIZE and rdma=MODE are known");
-                    return Err(Failure::invalid(text));
+                    let known = "whole, split, spill, width=N, stripe=SIZE and rdma=MODE are known";
+                    return Err(Failure::invalid(format!("unknown hint '{word}': {known}")));
                 }
             }
         }
@@ -56,7 +59,9 @@ mod tests {
         assert_eq!(hints.layout, weft_client::stripe_plan(2, Some(64 << 10)).map(Plan::Striped));
         assert_eq!(Hints::parse(b"").unwrap(), Hints::default());
         assert_eq!(Hints::parse(b"whole").unwrap().layout, Some(Plan::Whole));
-        assert_eq!(Hints::parse(b"split").unwrap().layout, Some(Plan::Split));
+        assert_eq!(Hints::parse(b"split").unwrap(), Hints { layout: Some(Plan::Split), ..Hints::default() });
+        assert_eq!(Hints::parse(b"spill").unwrap(), Hints { spill: true, ..Hints::default() });
+        assert_eq!(Hints::parse(b"split spill").unwrap().layout, Some(Plan::Split));
         for (bad, named) in
             [("widht=2", "widht=2"), ("rdma=fast", "rdma=fast"), ("stripe=64KiB", "stripe"), ("width=2 whole", "whole")]
         {

@@ -6,7 +6,7 @@ use crate::hints::Hints;
 use crate::place::Place;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_client::{File, OpenOptions, ReadList};
+use weft_client::{File, JoinOptions, OpenOptions, ReadList};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Error, FileKind, GroupOpen, InodeNumber};
 
@@ -69,6 +69,7 @@ impl Flags {
             append: has(libc::O_APPEND),
             direct: has(libc::O_DIRECT),
             registration: hints.registration,
+            spill: hints.spill,
             ..OpenOptions::of(access)
         };
         let exclusive = has(libc::O_EXCL);
@@ -142,7 +143,8 @@ impl OpenFile {
         if hints.layout.is_some() {
             return Err(Failure::invalid("a layout is for files that are made"));
         }
-        let imported = fs.client.import(&fs.who, exported, hints.registration);
+        let options = JoinOptions { registration: hints.registration, spill: hints.spill };
+        let imported = fs.client.import(&fs.who, exported, options);
         if imported.as_ref().err() == Some(&Error::Malformed) {
             return Err(Failure::invalid("these are no bytes of a handle that this version of Weft has exported"));
         }

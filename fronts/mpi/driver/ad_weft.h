@@ -115,9 +115,9 @@ void ad_weft_delete_mounted(const char *path, int *error_code);
 
 void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code);
 
-/* Hint strings for weft_openat(): layout of a new file, RDMA registration. Empty if none was given. */
+/* Hint strings for weft_openat(): layout of a new file; what concerns the handle alone. Empty if none was given. */
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
-void ad_weft_rdma_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
+void ad_weft_handle_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
 
 /* Stripe count (1: not striped) and stripe size in bytes (0: not striped); whether each writer has a part. */
 struct ad_weft_layout {

@@ -5,6 +5,7 @@
  *     weft_layout       layout of a new file: split (a part for each rank, on its node), whole
  *     weft_visibility   when others see what was written to a split file: immediate (when the write returns), sync (after
  *                       MPI's sync); immediate by default in processes that have HDF5 or PnetCDF
+ *     weft_spill        true: a rank whose node is full writes on to another node's part of a split file
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
  * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the actual layout
@@ -18,6 +19,7 @@
 #define RDMA "weft_rdma"
 #define LAYOUT "weft_layout"
 #define VISIBILITY "weft_visibility"
+#define SPILL "weft_spill"
 
 static void set_number(ADIO_File fd, const char *key, int value)
 {
@@ -41,6 +43,11 @@ static int is_known_visibility(const char *value)
     return strcmp(value, "immediate") == 0 || strcmp(value, "sync") == 0;
 }
 
+static int is_known_spill(const char *value)
+{
+    return strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
+}
+
 /* Stores a hint in `fd->info`, where the functions for hint strings read it. */
 static void install(ADIO_File fd, MPI_Info info, const char *key, int (*is_known)(const char *))
 {
@@ -62,6 +69,7 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
     ADIOI_Info_check_and_install_int(fd, info, "striping_unit", &fd->hints->striping_unit, where, error_code);
     install(fd, info, RDMA, is_known_rdma);
     install(fd, info, LAYOUT, is_known_layout);
+    install(fd, info, SPILL, is_known_spill);
     install(fd, info, VISIBILITY, is_known_visibility);
 }
 
@@ -98,14 +106,22 @@ void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS])
         snprintf(words, AD_WEFT_WORDS, "width=%d", width);
 }
 
-void ad_weft_rdma_words(ADIO_File fd, char words[AD_WEFT_WORDS])
+static int is_spilling(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
     int is_set = 0;
-    *words = '\0';
+    ADIOI_Info_get(fd->info, SPILL, MPI_MAX_INFO_VAL, value, &is_set);
+    return is_set && strcmp(value, "true") == 0;
+}
+
+void ad_weft_handle_words(ADIO_File fd, char words[AD_WEFT_WORDS])
+{
+    char value[MPI_MAX_INFO_VAL + 1], rdma[32] = "";
+    int is_set = 0;
     ADIOI_Info_get(fd->info, RDMA, MPI_MAX_INFO_VAL, value, &is_set);
     if (is_set)
-        snprintf(words, AD_WEFT_WORDS, "rdma=%.16s", value);
+        snprintf(rdma, sizeof rdma, "rdma=%.16s", value);
+    snprintf(words, AD_WEFT_WORDS, "%s%s", rdma, is_spilling(fd) ? " spill" : "");
 }
 
 /* Parses the extended attribute: `whole`, `split`, or `width=N stripe=SIZE`, SIZE in bytes, KiB or MiB. */
@@ -144,6 +160,8 @@ void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout)
     char value[MPI_MAX_INFO_VAL + 1];
     int is_set = 0;
     ADIOI_Info_get(fd->info, LAYOUT, MPI_MAX_INFO_VAL, value, &is_set);
+    if (layout.is_split || is_spilling(fd))
+        ADIOI_Info_set(fd->info, SPILL, layout.is_split && is_spilling(fd) ? "true" : "false");
     if (layout.is_split)
         ADIOI_Info_set(fd->info, LAYOUT, "split");
     else if (is_set && layout.width <= 1)

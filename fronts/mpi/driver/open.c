@@ -70,20 +70,20 @@ static int flags_of(int access_mode, const struct ad_weft_name *name)
  * the file already. */
 static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_name *name, int flags, weft_file_t *file)
 {
-    char layout[AD_WEFT_WORDS], rdma[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
+    char layout[AD_WEFT_WORDS], words[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
     mode_t mode = fd->perm == ADIO_PERM_NULL ? 0666 : (mode_t)fd->perm;
     int is_pointer = is_shared_pointer(name);
     ad_weft_layout_words(fd, layout);
     if (is_pointer)
         strcpy(layout, "whole");
-    ad_weft_rdma_words(fd, rdma);
+    ad_weft_handle_words(fd, words);
     if (flags & O_CREAT && *layout != '\0') {
-        snprintf(both, sizeof both, "%s %s", layout, rdma);
+        snprintf(both, sizeof both, "%s %s", layout, words);
         int error = weft_openat(root, name->path, flags, mode, both, file);
         if (error != -EINVAL && error != -EBUSY)
             return error;
     }
-    return weft_openat(root, name->path, flags, mode, rdma, file);
+    return weft_openat(root, name->path, flags, mode, words, file);
 }
 
 /* Makes this the handle of the ADIO_File. */
@@ -134,11 +134,11 @@ static void export(struct open_result *result, weft_file_t file, void *handle)
 static void import_own(ADIO_File fd, struct open_result *result, void *handle)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
-    char rdma[AD_WEFT_WORDS];
+    char words[AD_WEFT_WORDS];
     weft_file_t file;
-    ad_weft_rdma_words(fd, rdma);
+    ad_weft_handle_words(fd, words);
     if (result->handle_bytes == 0 ||
-        weft_import(open->connection->fs, handle, (size_t)result->handle_bytes, rdma, &file) < 0)
+        weft_import(open->connection->fs, handle, (size_t)result->handle_bytes, words, &file) < 0)
         return;
     weft_close(open->file);
     open->file = file;
@@ -180,15 +180,15 @@ static int open_next(ADIO_File fd, int access_mode, const struct open_result *re
                      int *is_connect)
 {
     struct ad_weft_connection *connection;
-    char rdma[AD_WEFT_WORDS];
+    char words[AD_WEFT_WORDS];
     weft_file_t file;
     int error = ad_weft_connect(&result->name, &connection);
     *is_connect = error < 0;
     if (error < 0)
         return error;
-    ad_weft_rdma_words(fd, rdma);
+    ad_weft_handle_words(fd, words);
     if (result->handle_bytes == 0 ||
-        weft_import(connection->fs, handle, (size_t)result->handle_bytes, rdma, &file) < 0)
+        weft_import(connection->fs, handle, (size_t)result->handle_bytes, words, &file) < 0)
         return open_alone(fd, connection, &result->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL));
     keep(fd, connection, file);
     return 0;

@@ -357,9 +357,11 @@ fn a_full_store_is_no_space_to_each_process() {
 /// With either MPI: children of processes, and a node that is full.
 fn children_and_a_full_node_are_survived(ground: &Ground, mpiexec: impl Fn(&[&str]) -> Command) {
     ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/parts")]);
-    for words in [["weft:/forked", "forked"], ["weft:/parts/forked", "forked"], ["weft:/parts/one-full", "one-full"]] {
-        expect(&mut mpiexec(&words), "as expected");
+    for (name, what) in [("forked", "forked"), ("parts/forked", "forked"), ("parts/one-full", "one-full")] {
+        expect(&mut mpiexec(&[&format!("weft:/{name}"), what]), "as expected");
     }
+    ground.up.weft(&["rm", &format!("{NAME}:/parts/one-full")]);
+    expect(&mut mpiexec(&["weft:/parts/one-spills", "one-spills"]), "as expected");
 }
 
 #[test]

@@ -37,6 +37,8 @@ Options for -o, separated by commas:
   noxattr            no extended attributes (default: xattr, of the namespaces
                      user and trusted): programs that look for some, as ls -l
                      does, cost the kernel one question instead of one per file
+  spill              writes to split files go on at another node when that of
+                     this machine is full (default: they fail)
   noepoch            names are dropped as before Linux 6.16, for tests
   allow_other        other users may use it (root, or user_allow_other in
                      /etc/fuse.conf)
@@ -154,6 +156,7 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, T
             ("nopassthrough", "") => parsed.passthrough = false,
             ("xattr", "") => parsed.xattrs = true,
             ("noxattr", "") => parsed.xattrs = false,
+            ("spill", "") => parsed.spill = true,
             ("noepoch", "") => parsed.no_epoch = true,
             ("allow_other", "") => parsed.allow_other = true,
             ("ro", "") => parsed.read_only = true,
@@ -377,6 +380,7 @@ mod tests {
         assert_eq!(transfer, Transfer::default());
         assert!(parse("direct,passthrough").expect("options").0.passthrough);
         assert!(!parse("nopassthrough").expect("options").0.passthrough);
+        assert!(!options.spill && parse("spill").expect("options").0.spill);
         assert!(options.xattrs && !parse("noxattr").expect("options").0.xattrs);
         let transfer = parse("transport=ucx,registration=static,rpc=am").expect("options").1;
         let (way, registration) = (Some(Way::Ucx), Some(Registration::Static));
@@ -390,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_option_is_in_the_help() {
-        let plain = ["direct", "nopassthrough", "noxattr", "allow_other", "ro"];
+        let plain = ["direct", "nopassthrough", "noxattr", "spill", "allow_other", "ro"];
         for option in plain.into_iter().chain(["max_transfer", "transport", "registration", "rpc"]) {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }

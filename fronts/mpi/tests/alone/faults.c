@@ -2,6 +2,7 @@
  *     killed     process 1 dies between its write and its close
  *     full       all write until there is no space
  *     one-full   process 1 writes to a split file until there is no space, the others go on
+ *     one-spills process 1 writes more to a split file than its node has space for, and goes on at other nodes
  *     lost PID   process 0 kills a node between two writes
  *     forked     children of the processes call MPI-IO, and exit
  *     refused    the file is below a read-only mount
@@ -30,9 +31,14 @@ static int class_of(int code)
     return class;
 }
 
+static int opened_with(const char *name, int mode, MPI_Info hints, MPI_File *file)
+{
+    return class_of(MPI_File_open(MPI_COMM_WORLD, name, mode, hints, file));
+}
+
 static int opened(const char *name, int mode, MPI_File *file)
 {
-    return class_of(MPI_File_open(MPI_COMM_WORLD, name, mode, MPI_INFO_NULL, file));
+    return opened_with(name, mode, MPI_INFO_NULL, file);
 }
 
 /* A file that can be opened for reading only. */
@@ -125,6 +131,57 @@ static void one_full(MPI_File file)
     free(bytes);
 }
 
+/* Opens a file with the hint weft_spill, which is told back. */
+static MPI_File spilling(const char *name, int mode)
+{
+    MPI_File file;
+    MPI_Info hints, used;
+    char value[8];
+    int is_set;
+    MPI_Info_create(&hints);
+    MPI_Info_set(hints, "weft_spill", "true");
+    CHECK(opened_with(name, mode, hints, &file) == MPI_SUCCESS);
+    MPI_Info_free(&hints);
+    CHECK(MPI_File_get_info(file, &used) == MPI_SUCCESS);
+    MPI_Info_get(used, "weft_spill", sizeof value - 1, value, &is_set);
+    CHECK(is_set && strcmp(value, "true") == 0);
+    MPI_Info_free(&used);
+    return file;
+}
+
+/* Small writes are buffered, large ones are not. */
+static void one_spills(const char *name)
+{
+    enum { MANY = 320, SMALL = 1 << 16 };
+    MPI_File file = spilling(name, MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_Offset own = rank * SEGMENT, more = processes * SEGMENT;
+    char *bytes = calloc(1, MIB);
+    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    for (int index = 0; rank == 1 && index < MANY; index++) {
+        MPI_Offset offset = more + (MPI_Offset)index * MIB;
+        memset(bytes, index % 100, MIB);
+        for (int at = 0; index % 2 == 1 && at < MIB; at += SMALL)
+            CHECK(class_of(MPI_File_write_at(file, offset + at, bytes + at, SMALL, MPI_BYTE, MPI_STATUS_IGNORE)) ==
+                  MPI_SUCCESS);
+        if (index % 2 == 0)
+            CHECK(class_of(MPI_File_write_at(file, offset, bytes, MIB, MPI_BYTE, MPI_STATUS_IGNORE)) == MPI_SUCCESS);
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(agreed(class_of(MPI_File_sync(file))) == MPI_SUCCESS);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    for (int other = 0; other < processes; other++)
+        CHECK(read_back(file, other * SEGMENT, bytes, 1 + other) == MPI_SUCCESS);
+    for (int index = rank; index < MANY; index += processes)
+        CHECK(read_back(file, more + (MPI_Offset)index * MIB, bytes, index % 100) == MPI_SUCCESS);
+    CHECK(agreed(class_of(MPI_File_close(&file))) == MPI_SUCCESS);
+    CHECK(opened(name, MPI_MODE_RDONLY, &file) == MPI_SUCCESS);
+    for (int index = processes - 1 - rank; index < MANY; index += processes)
+        CHECK(read_back(file, more + (MPI_Offset)index * MIB, bytes, index % 100) == MPI_SUCCESS);
+    CHECK(agreed(class_of(MPI_File_close(&file))) == MPI_SUCCESS);
+    free(bytes);
+}
+
 /* What lay on the node is lost. Nobody waits for ever, collective calls fail at all processes or at none, and new files
  * can be made. */
 static void lost(MPI_File file, const char *name, const char *node)
@@ -199,6 +256,8 @@ int main(int count, char **words)
         read_only(words[1], MPI_ERR_ACCESS);
     } else if (strcmp(words[2], "nowhere") == 0) {
         CHECK(opened(words[1], MPI_MODE_RDONLY, &file) == MPI_ERR_IO);
+    } else if (strcmp(words[2], "one-spills") == 0) {
+        one_spills(words[1]);
     } else {
         CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_RDWR, &file) == MPI_SUCCESS);
         if (strcmp(words[2], "full") == 0)

@@ -215,7 +215,8 @@ class FileSystem(_native.FileSystem):
         """As the built-in ``open``.
 
         ``permissions`` are those of a file that it makes, less the umask. ``hints`` are words: the layout of such a
-        file (``whole``, or ``width=4 stripe=1MiB``) and ``rdma=static``, ``dynamic`` or ``auto``.
+        file (``whole``, ``split``, or ``width=4 stripe=1MiB``), ``rdma=static``, ``dynamic`` or ``auto``, and ``spill``: writes
+        to a split file go on at another node when the caller's own is full.
         """
         binary = "b" in mode
         if binary and (encoding, errors, newline) != (None, None, None):
@@ -255,7 +256,7 @@ class FileSystem(_native.FileSystem):
     def import_handle(self, handle: bytes, *, hints: str = "") -> File:
         """Opens what another process has exported with ``File.export``, without a buffer. The position is one of its
         own. The file stays open for all as long as one of them has it open, whatever becomes of the first, or of its
-        name. ``hints``: ``rdma=static``, ``dynamic`` or ``auto``."""
+        name. ``hints``: ``rdma=static``, ``dynamic`` or ``auto``; ``spill``."""
         native = self.import_file(handle, hints)
         return File(native, "<imported>", native.flags)
 
