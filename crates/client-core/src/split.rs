@@ -11,8 +11,8 @@
 //! changes them; a member of a group asks anew after each sync.
 //!
 //! Lock order: as that of an open inode's state; held across calls about this inode, which recall nothing of their own
-//! session, across data requests of buffered writes, and while the own part is left for another one, but not while other
-//! bytes move.
+//! session, across data requests of buffered writes, and while the own part is left for another one, but not while
+//! other bytes move.
 
 mod behind;
 mod knowledge;

@@ -139,8 +139,8 @@ impl Charge {
         }
     }
 
-    /// The object is closed, or lies elsewhere, and has so many bytes. Returns what stays charged, if its length does not
-    /// tell.
+    /// The object is closed, or lies elsewhere, and has so many bytes. Returns what stays charged, if its length does
+    /// not tell.
     pub fn leave(&self, end: u64) -> Option<Charged> {
         let mut charged = lock(&self.charged).take()?;
         self.settle_charged(&mut charged, end);

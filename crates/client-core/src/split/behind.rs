@@ -29,7 +29,8 @@ pub struct Behind<S: Shell> {
     landed: Vec<(u64, u64)>,
     /// Runs for which a part's node had no space are kept, as the latest writer has chosen.
     pub keeps_refused: bool,
-    /// The part, and runs that are not in it: where they begin, and their bytes, in the order in which they were written.
+    /// The part, and runs that are not in it: where they begin, and their bytes, in the order in which they were
+    /// written.
     refused: Option<(ObjectId, Vec<(u64, Vec<u8>)>)>,
     /// Why other runs are lost.
     error: Option<Error>,

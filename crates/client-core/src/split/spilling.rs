@@ -1,8 +1,8 @@
 //! Writes for which the own part's node has no space, and whose writer has chosen to go on at another node.
 //!
 //! The handle gets another part there. What it has written before is published and synced first, so of the bytes that
-//! both parts have, those of the other one are newer. The write that was refused is made again as a whole: what of it is
-//! in the part that is left is named by no extent.
+//! both parts have, those of the other one are newer. The write that was refused is made again as a whole: what of it
+//! is in the part that is left is named by no extent.
 //!
 //! Invariant: the shard knows every part that a handle has left, so a part without extents goes with the last close.
 //! Not here: where runs that were refused are kept (`behind.rs`), which nodes have space (`new_objects.rs`).
