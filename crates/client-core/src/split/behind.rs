@@ -29,11 +29,17 @@ pub struct Behind<S: Shell> {
     landed: Vec<(u64, u64)>,
     /// Runs for which a part's node had no space are kept, as the latest writer has chosen.
     pub keeps_refused: bool,
-    /// The part, and runs that are not in it: where they begin, and their bytes, in the order in which they were
-    /// written.
-    refused: Option<(ObjectId, Vec<(u64, Vec<u8>)>)>,
+    refused: Option<Refused>,
     /// Why other runs are lost.
     error: Option<Error>,
+}
+
+/// Runs that are kept.
+struct Refused {
+    /// The part in which they are not.
+    by: ObjectId,
+    /// Where they begin, and their bytes, in the order in which they were written.
+    runs: Vec<(u64, Vec<u8>)>,
 }
 
 impl<S: Shell> Behind<S> {
@@ -51,7 +57,7 @@ impl<S: Shell> Behind<S> {
 
     /// The part whose node has refused the runs that are kept.
     pub fn refused_by(&self) -> Option<ObjectId> {
-        self.refused.as_ref().map(|(part, _)| *part)
+        self.refused.as_ref().map(|refused| refused.by)
     }
 
     /// Drops everything. Runs in flight are revoked before this client sends the node anything else. Returns whether
@@ -95,7 +101,7 @@ impl<S: Shell> Behind<S> {
 
     /// Writes the runs that were refused to another part.
     pub async fn send_refused(&mut self, io: &Objects<S>, part: (InodeNumber, Held)) {
-        for (offset, bytes) in self.refused.take().into_iter().flat_map(|(_, runs)| runs) {
+        for (offset, bytes) in self.refused.take().into_iter().flat_map(|refused| refused.runs) {
             self.write(io, part, offset, bytes).await;
         }
     }
@@ -196,7 +202,7 @@ impl<S: Shell> Behind<S> {
 
     /// A run is not in a part, or has to be written again.
     fn keep(&mut self, part: ObjectId, offset: u64, bytes: Vec<u8>) {
-        self.refused.get_or_insert((part, Vec::new())).1.push((offset, bytes));
+        self.refused.get_or_insert(Refused { by: part, runs: Vec::new() }).runs.push((offset, bytes));
     }
 
     /// A run is lost, and with it those that are kept and the one that is being gathered.
