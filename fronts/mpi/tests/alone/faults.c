@@ -152,7 +152,7 @@ static MPI_File spilling(const char *name, int mode)
 /* Small writes are buffered, large ones are not. */
 static void one_spills(const char *name)
 {
-    enum { MANY = 320, SMALL = 1 << 16 };
+    enum { MANY = 128, SMALL = 1 << 16 };
     MPI_File file = spilling(name, MPI_MODE_CREATE | MPI_MODE_RDWR);
     MPI_Offset own = rank * SEGMENT, more = processes * SEGMENT;
     char *bytes = calloc(1, MIB);
