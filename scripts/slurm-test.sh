@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs examples/slurm/job.sh in a Slurm of two hosts that this makes on this machine, without systemd: munged, slurmctld
-# and two slurmd. Then a job that is killed, after which nothing of it may be left.
+# and two slurmd. Then a job that is killed, after which nothing of it may be left. Then jobs with the directives of
+# examples/slurm/burst_buffer.lua, where Slurm has its plugin.
 #
 # Usage: scripts/slurm-test.sh WEFT. Root, and Debian's slurmctld, slurmd, slurm-client and munge; where something is
 # missing it says what, and is skipped. All that it starts it ends, and its files are in a directory of its own.
@@ -42,10 +43,19 @@ cp "$weft" "$ground/bin/weft"
 # For jobs of another user.
 mkdir -m 1777 "$ground/any"
 export PATH="$ground/bin:$PATH"
-for script in prolog task-prolog epilog; do
-    sed "s|^jobs=.*|jobs=$ground/jobs|; s|env XDG|env PATH=$PATH XDG|" "$examples/$script.sh" > "$ground/site/$script.sh"
+# The names of the two hosts are of this Slurm alone: nobody resolves them.
+listen='s|weft up |weft up --listen 127.0.0.1 |'
+for script in prolog task-prolog task-epilog epilog; do
+    sed "s|^jobs=.*|jobs=$ground/jobs|; s|env XDG|env PATH=$PATH XDG|; $listen" "$examples/$script.sh" \
+        > "$ground/site/$script.sh"
     chmod 755 "$ground/site/$script.sh"
 done
+burst_buffer=
+if compgen -G "/usr/lib*/*/slurm*/burst_buffer_lua.so" >/dev/null; then
+    burst_buffer=BurstBufferType=burst_buffer/lua
+    cp "$examples/burst_buffer.lua" "$ground"
+    : > "$ground/burst_buffer.conf"
+fi
 head -c 128 /dev/urandom > "$ground/munge/key"
 chmod 400 "$ground/munge/key"
 host=$(hostname -s)
@@ -72,8 +82,11 @@ SwitchType=switch/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 KillWait=2
+SchedulerParameters=bf_interval=1
+$burst_buffer
 Prolog=$ground/site/prolog.sh
 TaskProlog=$ground/site/task-prolog.sh
+TaskEpilog=$ground/site/task-epilog.sh
 Epilog=$ground/site/epilog.sh
 PrologFlags=Alloc
 NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=26821 CPUs=2 State=UNKNOWN
@@ -94,8 +107,7 @@ done
 both_idle() { [ "$(sinfo --noheader --states=idle --format=%D)" = 2 ]; }
 wait_for "the hosts do not come" both_idle
 
-# The names of the two hosts are of this Slurm alone: nobody resolves them.
-sed 's|^weft up |weft up --listen 127.0.0.1 |; s|^weft stage in |&--json |' "$examples/job.sh" > "$ground/job.sh"
+sed "$listen; s|^weft stage in |&--json |" "$examples/job.sh" > "$ground/job.sh"
 # Enough files for both hosts to copy some.
 mkdir -p "$ground/submit/weft-example/input"
 for file in $(seq 500); do echo "$file" > "$ground/submit/weft-example/input/$file"; done
@@ -126,3 +138,41 @@ wait_for "the epilog leaves something of a killed job" is_empty
 pgrep -fa "weft serve --name job-$job" && fail "a node outlives its job"
 wait_for "a host does not come back" both_idle
 echo "slurm-test: a job and one that was killed: nothing is left"
+
+[ -n "$burst_buffer" ] || { echo "skip: this Slurm has no plugin burst_buffer/lua"; exit 0; }
+# Runs a script as another user, since Slurm refuses burst buffers to root.
+submit() { (cd "$ground/any" && timeout 60 sbatch --wait --quiet --uid=nobody --output="$ground/any/$1.out" "$1.sh"); }
+cd "$ground/any"
+mkdir -p input && echo "work to do" > input/work
+sed "s|/project|$ground/any|" "$examples/burst-buffer.sh" > staged.sh
+submit staged || fail "the job with stage_in and stage_out failed"
+for process in 0 1; do
+    [ "$(cat run-*/$process)" = "work to do"$'\n'"from $process" ] || fail "stage_out has not copied $process"
+done
+grep -q 'is up: 2 nodes on the hosts of this Slurm job' staged.out || fail "the job is not told of its file system"
+
+install -d -o nobody below
+install -o nobody /dev/null below/old
+cat > over.sh <<END
+#!/bin/bash
+#SBATCH --nodes=2
+#BB_LUA weft over=$ground/any/below
+set -e
+echo new > $ground/any/text.\$SLURM_JOB_ID
+weft cp -q $ground/any/text.\$SLURM_JOB_ID weft:/new
+weft rm weft:/old
+[ -e $ground/any/below/old ] && [ ! -e $ground/any/below/new ]
+END
+submit over || fail "the job over a directory failed"
+[ "$(cat below/new)" = new ] && [ ! -e below/old ] || fail "the directory below has not the job's changes"
+
+sed "s|/input destination|/input-gone destination|; s|^weft mkdir|touch $ground/any/began; &|" staged.sh > gone.sh
+submit gone && fail "a job without its input did not fail"
+[ ! -e began ] && grep -q 'input-gone.*no such file' gone.out || fail "a job without its input began"
+sed 's|source=|src=|' staged.sh > wrong.sh
+sbatch --uid=nobody wrong.sh 2> wrong.out && fail "a wrong directive was taken"
+grep -q 'weft: #BB_LUA stage_in src=.*: unexpected src=' wrong.out || fail "a wrong directive is not named"
+cd /
+wait_for "the epilog leaves something of a job with directives" is_empty
+wait_for "a host does not come back" both_idle
+echo "slurm-test: directives: staged in and out, over a directory, without input, wrong"
