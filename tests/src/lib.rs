@@ -50,6 +50,8 @@ pub struct Wanted {
     pub on_disk: bool,
     /// Nodes reach one another through [`FileSystem::links`]. They are not on one identity then.
     pub links: bool,
+    /// The file system lies over [`FileSystem::below`], and the last node alone is on this machine's identity.
+    pub over: bool,
 }
 
 impl Default for Wanted {
@@ -62,6 +64,7 @@ impl Default for Wanted {
             near: true,
             on_disk: false,
             links: false,
+            over: false,
         }
     }
 }
@@ -148,12 +151,15 @@ impl FileSystem {
         let mut key = [0; 32];
         getrandom::fill(&mut key).expect("random bytes");
         std::fs::write(directory.join("node.key"), key).expect("the key's file");
+        let below = wanted.over.then(|| directory.join("below"));
+        below.iter().for_each(|below| std::fs::create_dir(below).expect("a directory below"));
         let here = weft_client::instance::local_identity().expect("identity");
         let name = format!("test{number}");
         let mut threads = Vec::new();
         let mut nodes = Vec::new();
         for id in 0..wanted.nodes {
-            let identity = if wanted.near && !wanted.links { here } else { NodeIdentity(here.0 ^ (u64::from(id) + 1)) };
+            let is_near = if wanted.over { id + 1 == wanted.nodes } else { wanted.near && !wanted.links };
+            let identity = if is_near { here } else { NodeIdentity(here.0 ^ (u64::from(id) + 1)) };
             let config = NodeConfig {
                 name: name.clone(),
                 node: NodeId(id),
@@ -162,7 +168,7 @@ impl FileSystem {
                 owner_uid: Self::me().uid,
                 owner_gid: Self::me().gid,
                 store: Some(wanted.stored.config(&directory, id, wanted.store_bytes)),
-                over: None,
+                over: below.clone(),
                 runtime_directory: directory.clone(),
                 listen: "127.0.0.1:0".parse().expect("an address"),
             };
@@ -194,6 +200,11 @@ impl FileSystem {
         }
         client.close().expect("close");
         file_system
+    }
+
+    /// The directory that it lies over, if so wanted. Empty at first.
+    pub fn below(&self) -> PathBuf {
+        self.instance.directory.join("below")
     }
 
     /// A client of its own session.

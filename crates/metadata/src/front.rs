@@ -58,8 +58,8 @@ use weft_protocol::message::recall::{LockGranted, Recall};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, LockOwner, NodeId, NodeKey, ObjectId, RangeLock,
-    SessionId, ShardId, Timestamp,
+    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, LockOwner, NodeId, NodeIdentity, NodeKey,
+    ObjectId, RangeLock, SessionId, ShardId, Timestamp,
 };
 
 /// The time of an event.
@@ -81,6 +81,8 @@ pub enum Event {
     /// The client of the session lives, and has joined these groups. Whether that still counts tells
     /// [`Shard::refuses`].
     Heard { session: SessionId, groups: BTreeSet<SessionId> },
+    /// The client of the session lives, on this machine: a node there reads from below what it opens first.
+    Located { session: SessionId, machine: NodeIdentity },
     /// The client of the session is certainly gone: its process has ended.
     Lost { session: SessionId },
     /// A client did what a recall asked.
@@ -295,6 +297,7 @@ impl<K: KeyValue> Shard<K> {
                 self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answers }, out);
             }
             Event::Heard { session, groups } => self.heard(session, &groups, out),
+            Event::Located { session, machine } => self.sessions.locate(session, machine, self.now.boot_ms),
             Event::Lost { session } => self.end_session(session, true, out),
             Event::RecallAnswer { session, number, kept } => self.recall_answered(session, number, kept),
             Event::LockGrantTaken { session, wait } => {
@@ -461,20 +464,6 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// The intent that may have been told of elsewhere, so that the request has to wait for it.
-    fn hidden_by(&self, request: &ShardRequest) -> Option<IntentId> {
-        match request {
-            ShardRequest::Lookup { parent, name } | ShardRequest::OpenAt { parent, name, .. } => {
-                self.back.hidden_name(*parent, name)
-            }
-            ShardRequest::GetAttributes { inode }
-            | ShardRequest::GetXattrs { inode }
-            | ShardRequest::HoldDirectory { inode }
-            | ShardRequest::ReadDirectory { inode, .. } => self.back.hidden_inode(*inode),
-            _ => None,
-        }
-    }
-
     /// Lets work wait, and asks for what it waits for.
     fn park(
         &mut self,
@@ -507,9 +496,10 @@ impl<K: KeyValue> Shard<K> {
             self.ask_storage(number, requests, out);
         }
         assert!(wait != Wait::Recalls || pending > 0, "{work:?} would wait for nothing");
+        let opener = work.session();
         self.parking.insert(number, Parked { work, since_ms, wait, pending, claims, asked });
         if let Wait::Below(inode) = wait {
-            self.begin_reading(inode, out);
+            self.begin_reading(inode, opener, out);
         }
     }
 

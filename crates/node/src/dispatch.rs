@@ -97,6 +97,12 @@ fn handle_shard_call(node: &Node, peer: &Peer, from: ConnectionRef, id: u64, cal
         sink.send(from, id, Message::ShardReply(ShardReply { stamp: 0, result: Err(error), others: Vec::new() }));
         return;
     }
+    if let ShardRequest::OpenAt { .. } | ShardRequest::Open { .. } | ShardRequest::OpenGroup { .. } = call.request
+        && node.shards.storage.as_ref().is_some_and(|server| server.reads_below())
+    {
+        let located = Event::Located { session: peer.session, machine: peer.identity };
+        node.shards.give(call.shard, located, None, sink);
+    }
     let token = node.shards.calls.token();
     let event = Event::Call {
         token,

@@ -1,13 +1,13 @@
 //! Reading from the directory that the file system lies over (docs/decisions/0029).
 //!
-//! A call that needs names or contents that are still below waits until they were read: a storage server lists the
-//! directory, or copies the file into an object of its own, in pieces. Files go to the storage servers in turns, by
-//! their inode numbers. What was read becomes the shard's before the call is judged again, once nobody believes in
-//! attributes that change with it.
+//! A call that needs names or contents that are still below waits until a storage server has listed the directory, or
+//! copied the file into an object of its own, in pieces. A file goes to a node of the machine that opens it; where
+//! there is none, or it has no space, to one node after the other by inode number. The shard applies the result before
+//! it judges the call again, once leases on attributes that the result changes are recalled.
 //!
-//! Invariant: an inode is in `Readings` only while it is unread, or a storage server's answer about it is awaited.
-//! Not here: what is unread (`back/below.rs`), who sees the directory below (the storage server).
-//! On a crash: what was not read is read again; so it is when the shard moves while it reads.
+//! Invariant: an inode is in `Readings` only while it is unread, or a storage server has yet to answer about it.
+//! Not here: which inodes are unread (`back/below.rs`), access to the directory below (the storage server).
+//! On a crash: unread inodes are read again; so they are when the shard moves while it reads.
 
 use super::park::{Wait, Work};
 use super::plan::Plan;
@@ -20,13 +20,14 @@ use weft_protocol::message::peer::{Fate, Lock, PeerReply, PeerStep};
 use weft_protocol::message::shard::ShardRequest;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    BelowName, BelowStamp, Error, FileKind, InodeNumber, LeaseKey, Name, NodeId, NodeRecord, ObjectId, Timestamp,
+    BelowName, BelowStamp, Error, FileKind, InodeNumber, LeaseKey, Name, NodeId, NodeIdentity, NodeRecord, ObjectId,
+    SessionId, Timestamp,
 };
 
 /// How often a file is copied from its beginning because it has changed below meanwhile.
 const COPIES_MAX: u32 = 3;
 
-/// What is being read from below.
+/// Inodes that are being read from below.
 pub(super) type Readings = BTreeMap<InodeNumber, Reading>;
 
 /// See the module.
@@ -34,9 +35,11 @@ pub(super) struct Reading {
     path: Vec<Name>,
     so_far: SoFar,
     is_done: bool,
-    /// Of the question whose answer is awaited: one of before a move that was abandoned may come late.
+    /// Machine of the client whose open needs the file.
+    machine: Option<NodeIdentity>,
+    /// Token of the request in flight: the answer to one from before an abandoned move may come late.
     token: u64,
-    /// Storage servers that could not be reached.
+    /// Number of storage servers that were unreachable or full.
     away: usize,
 }
 
@@ -45,7 +48,7 @@ enum SoFar {
     Contents(Contents),
 }
 
-/// How far a file is copied.
+/// Progress of a file's copy.
 struct Contents {
     object: Option<ObjectId>,
     end: u64,
@@ -67,7 +70,7 @@ impl Reading {
         }
     }
 
-    /// Takes an answer. Returns whether it was the last one.
+    /// Takes an answer. Returns true if it was the last one.
     fn take(&mut self, answer: StorageAnswer) -> Result<bool, Error> {
         match (&mut self.so_far, answer) {
             (SoFar::Names(names), StorageAnswer::NamesBelow { names: more, is_more }) => {
@@ -97,13 +100,13 @@ impl Reading {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// The file system lies over a directory, of which nothing was read yet. For the root shard, before its first
+    /// Marks the root directory as unread. For the root shard of a file system over a directory, before its first
     /// event.
     pub fn lie_over(&mut self) {
         self.back.lie_over();
     }
 
-    /// Takes over what the request needs from below, or says what it waits for.
+    /// Applies what was read for the request, or returns what it has to wait for.
     pub(super) fn read_first(&mut self, request: &ShardRequest) -> Option<Pause> {
         while let Some(inode) = self.unread_of(request) {
             if let Some(pause) = self.read_or_wait(inode) {
@@ -131,7 +134,7 @@ impl<K: KeyValue> Shard<K> {
         }
         let unread = |inode: &InodeNumber| self.back.is_unread(*inode);
         let directory = |parent: &InodeNumber| Some(*parent).filter(unread);
-        // What is removed or replaced has to be empty if it is a directory.
+        // A directory that is removed or replaced has to be empty.
         let going = |parent: &InodeNumber, name: &Name| {
             let dentry = self.back.dentry(*parent, name).filter(|dentry| dentry.kind == FileKind::Directory)?;
             Some(dentry.inode).filter(unread)
@@ -178,7 +181,7 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Takes over what was read of an inode. Otherwise returns what has to be waited for.
+    /// Applies what was read of an inode. Otherwise returns what the caller has to wait for.
     fn read_or_wait(&mut self, inode: InodeNumber) -> Option<Pause> {
         let Some(reading) = self.readings.get(&inode).filter(|reading| reading.is_done) else {
             return Some(Pause::until(Wait::Below(inode), Vec::new()));
@@ -208,8 +211,8 @@ impl<K: KeyValue> Shard<K> {
         None
     }
 
-    /// Begins to read an inode for work that waits for it, unless that is under way.
-    pub(super) fn begin_reading(&mut self, inode: InodeNumber, out: &mut Vec<Effect>) {
+    /// Begins to read an inode for work of this session that waits for it, unless that is under way.
+    pub(super) fn begin_reading(&mut self, inode: InodeNumber, opener: Option<SessionId>, out: &mut Vec<Effect>) {
         if self.readings.contains_key(&inode) {
             return;
         }
@@ -225,7 +228,10 @@ impl<K: KeyValue> Shard<K> {
                 copies: 0,
             }),
         };
-        self.readings.insert(inode, Reading { path, so_far, is_done: false, token: 0, away: 0 });
+        // Names have no place: a directory is read by any node.
+        let opener = opener.filter(|_| matches!(so_far, SoFar::Contents(_)));
+        let machine = opener.and_then(|session| self.sessions.machine(session));
+        self.readings.insert(inode, Reading { path, so_far, is_done: false, machine, token: 0, away: 0 });
         self.go_on_reading(inode, out);
     }
 
@@ -234,7 +240,7 @@ impl<K: KeyValue> Shard<K> {
         let request = reading.request(inode);
         let node = match &reading.so_far {
             SoFar::Contents(Contents { object: Some(object), .. }) => Some(object.node()),
-            _ => self.reader_of(inode, reading.away),
+            _ => self.reader_of(inode, reading.machine, reading.away),
         };
         match node {
             Some(node) => {
@@ -246,16 +252,18 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// The storage server that reads an inode, when so many could not be reached.
-    fn reader_of(&self, inode: InodeNumber, away: usize) -> Option<NodeId> {
-        let nodes: Vec<NodeId> =
-            self.map.nodes.iter().filter(|node| NodeRecord::takes_files(node)).map(|node| node.id).collect();
-        let count = u64::try_from(nodes.len()).ok().filter(|_| away < nodes.len())?;
-        let index = (inode.raw() + away as u64) % count;
-        nodes.get(usize::try_from(index).ok()?).copied()
+    /// Returns the storage server that reads an inode for a client of this machine, after `away` others could not.
+    fn reader_of(&self, inode: InodeNumber, machine: Option<NodeIdentity>, away: usize) -> Option<NodeId> {
+        let nodes = self.map.nodes.iter().filter(|node| NodeRecord::takes_files(node));
+        let (mut near, mut far): (Vec<_>, Vec<_>) = nodes.partition(|node| Some(node.identity) == machine);
+        for group in [&mut near, &mut far] {
+            let turn = inode.raw() % u64::try_from(group.len()).ok()?.max(1);
+            group.rotate_left(usize::try_from(turn).ok()?);
+        }
+        near.iter().chain(&far).nth(away).map(|node| node.id)
     }
 
-    /// A storage server has answered.
+    /// Takes a storage server's answer.
     pub(super) fn below_answered(
         &mut self,
         (inode, token): (InodeNumber, u64),
@@ -280,7 +288,7 @@ impl<K: KeyValue> Shard<K> {
             (Ok(answer), _) => reading.take(answer),
         };
         match taken {
-            // It was cut to nothing, or removed.
+            // The file was truncated, or removed.
             _ if !self.back.is_unread(inode) => {
                 self.drop_reading(inode);
                 self.wake(Wait::Below(inode));
@@ -296,7 +304,7 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// All that wait for the inode are told why it cannot be read. The next one tries again.
+    /// Fails all work that waits for the inode. The next call reads it again.
     fn reading_failed(&mut self, inode: InodeNumber, error: &Error, out: &mut Vec<Effect>) {
         self.drop_reading(inode);
         for number in self.parking.wake(Wait::Below(inode)) {
@@ -321,7 +329,7 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
-    /// Whatever was being read when the shard was frozen is read anew.
+    /// Restarts the readings that were under way when the shard was frozen.
     pub(super) fn read_again(&mut self) {
         for inode in self.readings.keys().copied().collect::<Vec<_>>() {
             self.drop_reading(inode);

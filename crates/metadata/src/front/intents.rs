@@ -60,6 +60,20 @@ impl Asking {
 }
 
 impl<K: KeyValue> Shard<K> {
+    /// Returns the intent that hides what the request asks for, so that the request has to wait for it.
+    pub(super) fn hidden_by(&self, request: &ShardRequest) -> Option<IntentId> {
+        match request {
+            ShardRequest::Lookup { parent, name } | ShardRequest::OpenAt { parent, name, .. } => {
+                self.back.hidden_name(*parent, name)
+            }
+            ShardRequest::GetAttributes { inode }
+            | ShardRequest::GetXattrs { inode }
+            | ShardRequest::HoldDirectory { inode }
+            | ShardRequest::ReadDirectory { inode, .. } => self.back.hidden_inode(*inode),
+            _ => None,
+        }
+    }
+
     /// Has another shard make the inode of a directory (`to`), or does what needs other shards. `claims`: keys that
     /// nobody is granted meanwhile.
     pub(super) fn begin_intent(&mut self, call: &Call, to: Option<ShardId>, claims: Vec<LeaseKey>) -> Verdict {

@@ -101,6 +101,7 @@ impl<K: KeyValue> Shard<K> {
             Event::SetMap(map) => self.set_map(map),
             // Sent again to whoever has the shard then; or as if it had been lost.
             Event::Heard { .. }
+            | Event::Located { .. }
             | Event::Lost { .. }
             | Event::RecallAnswer { .. }
             | Event::LockGrantTaken { .. }

@@ -59,6 +59,16 @@ pub enum Work {
     Peer { token: u64, call: PeerCall },
 }
 
+impl Work {
+    /// The session whose call it is; `None`: another shard's.
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Call(call) => Some(call.session()),
+            Self::Peer { .. } => None,
+        }
+    }
+}
+
 /// What parked work waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Wait {

@@ -11,8 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use weft_protocol::SessionId;
 use weft_protocol::limits::SESSION_TERM_MS;
+use weft_protocol::{NodeIdentity, SessionId};
 
 /// Ended sessions that are remembered. A client does not use a session beyond its own count of the term, so that one of
 /// these shows up only when it was cut off and comes back.
@@ -28,6 +28,9 @@ struct Alive {
     ending: bool,
     /// Where it stands in `checks`.
     check_ms: u64,
+    /// Where its client runs, if that was told. Not taken along by a shard that moves: each open tells it again.
+    #[serde(skip)]
+    machine: Option<NodeIdentity>,
 }
 
 /// See the module.
@@ -58,9 +61,23 @@ impl Sessions {
             return false;
         }
         let check_ms = now_ms + SESSION_TERM_MS;
-        self.alive.insert(session, Alive { heard_ms: now_ms, refused: false, ending: false, check_ms });
+        let alive = Alive { heard_ms: now_ms, refused: false, ending: false, check_ms, machine: None };
+        self.alive.insert(session, alive);
         self.checks.insert((check_ms, session));
         true
+    }
+
+    /// A message of the session, whose client runs on this machine.
+    pub fn locate(&mut self, session: SessionId, machine: NodeIdentity, now_ms: u64) {
+        self.hear(session, now_ms);
+        if let Some(alive) = self.alive.get_mut(&session) {
+            alive.machine = Some(machine);
+        }
+    }
+
+    /// Machine on which the session's client runs, if known.
+    pub fn machine(&self, session: SessionId) -> Option<NodeIdentity> {
+        self.alive.get(&session)?.machine
     }
 
     /// Whether the session has not ended yet, be it refused.

@@ -135,6 +135,42 @@ fn names_and_contents_are_read_before_the_first_call_that_needs_them() {
 }
 
 #[test]
+fn a_file_goes_to_a_node_of_the_machine_that_opens_it_first() {
+    let below = below(&[("a", Some(10)), ("b", Some(10)), ("c", Some(10)), ("d", Some(10))]);
+    let machines = [NodeIdentity(1), NodeIdentity(2)];
+    let mut map = map_of_two();
+    for (node, machine) in map.nodes.iter_mut().zip(machines) {
+        node.identity = machine;
+    }
+    let nodes: Vec<NodeId> = map.nodes.iter().map(|node| node.id).collect();
+    let mut world = world_over();
+    map.epoch.0 += 1;
+    world.event(Event::SetMap(map));
+    let page = world.waits(A, list(ROOT, None, 10));
+    serve(&mut world, &below);
+    world.done(page);
+    for (session, machine) in [(A, machines[0]), (B, machines[1])] {
+        world.event(Event::Located { session, machine });
+    }
+    for (file, session, place) in [("a", A, nodes[0]), ("b", A, nodes[0]), ("c", B, nodes[1]), ("d", B, nodes[1])] {
+        let inode = attributes(&world.ok(session, lookup(file))).inode;
+        let opened = world.waits(session, open_read(inode));
+        let full = world.storage.len() == 1 && file == "b";
+        if full {
+            // A full node leaves the file to another one.
+            let (token, node, _) = world.storage.pop().expect("asked");
+            assert_eq!(node, place);
+            world.event(Event::StorageAnswer { token: token.expect("awaited"), result: Err(Error::NoSpace) });
+        }
+        serve(&mut world, &below);
+        let Layout::Whole { object, .. } = attributes(&world.done(opened)).layout else {
+            panic!("{file} has no object")
+        };
+        assert_eq!(object.node() == place, !full, "{file}");
+    }
+}
+
+#[test]
 fn who_waits_for_what_cannot_be_read_is_told_and_the_next_one_tries_again() {
     let all = below(&[("a", Some(100))]);
     let mut world = world_over();
