@@ -1,10 +1,10 @@
 //! The directory that the file system lies over, as this node sees it (docs/decisions/0029).
 //!
-//! The storage server lists directories there, and copies files into objects of its own, as the user who started the
-//! node. Paths are resolved beneath the directory, without symbolic links. A few threads do so, since another file
-//! system may be slow.
+//! The storage server lists directories there, and copies files into objects of its own, with the rights of the user
+//! who started the node. Paths are resolved beneath the directory, and symbolic links are not followed. Threads of its
+//! own do so, since the other file system may be slow.
 //!
-//! Not here: what is read, and when: the shards ask. Nothing is written there.
+//! Not here: which files are read, and when (the shards ask). Nothing is written there.
 
 use crate::locks::lock;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -24,14 +24,14 @@ use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::guard::Unguarded;
 use weft_store_io::{ObjectHandle, ObjectStore};
 
-/// Threads that read.
+/// Number of threads that read.
 pub const THREADS: usize = 4;
 /// Bytes that one call of a copy moves.
 const COPY_BYTES: u32 = 4 << 20;
-/// How files begin and end that a copy of Weft has not finished: they are none of the directory's.
+/// Prefix and suffixes of files that a copy by Weft has not finished. They are hidden.
 const UNFINISHED: (&[u8], [&[u8]; 2]) = (b".", [b".weft-part", b".weft-resume"]);
 
-/// The directory, and what is to be read from it.
+/// The directory, and the queue of requests to read from it.
 pub struct Below<Job> {
     directory: OwnedFd,
     jobs: Sender<Job>,
@@ -51,13 +51,13 @@ impl<Job> Below<Job> {
         Ok(Self { directory, jobs, queue: Mutex::new(queue) })
     }
 
-    /// Has a thread do this.
+    /// Queues a job for a thread.
     pub fn send(&self, job: Job) {
         // The queue is this value's own.
         let _ = self.jobs.send(job);
     }
 
-    /// Takes what is to be done next; waits for it.
+    /// Waits for the next job.
     pub fn next(&self) -> Option<Job> {
         lock(&self.queue).recv().ok()
     }
@@ -74,7 +74,7 @@ impl<Job> Below<Job> {
         rustix::fs::openat2(&self.directory, OsStr::from_bytes(joined), flags, Mode::empty(), resolve).map_err(error_of)
     }
 
-    /// Names of a directory after one of them, in their order.
+    /// Lists the names of a directory after one of them, in order.
     pub fn list(&self, path: &[Name], after: Option<&Name>) -> Result<StorageAnswer> {
         let directory = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut all = Vec::new();
@@ -101,7 +101,7 @@ impl<Job> Below<Job> {
         Ok(StorageAnswer::NamesBelow { names, is_more: false })
     }
 
-    /// Copies a piece of a file into an object, a new one from `new_object` if there is none.
+    /// Copies a range of a file into its object, which `new_object` makes for the first range.
     pub fn fill(
         &self,
         store: &dyn ObjectStore,
@@ -109,7 +109,7 @@ impl<Job> Below<Job> {
         (path, offset): (&[Name], u64),
         new_object: impl FnOnce() -> Result<ObjectId>,
     ) -> Result<StorageAnswer> {
-        // Without waiting for whoever writes a pipe that is there by now.
+        // A pipe may have taken the file's place: do not wait for its writer.
         let file = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let before = rustix::fs::fstat(&file).map_err(error_of)?;
         if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
@@ -123,14 +123,14 @@ impl<Job> Below<Job> {
         let is_same = copied.is_ok() && stamp_of(&rustix::fs::fstat(&file).map_err(error_of)?)? == stamp;
         match copied {
             Ok(end) => {
-                // One that has changed meanwhile is copied again from its beginning.
+                // A file that has changed meanwhile is copied again from its beginning.
                 let end = if is_same { end } else { 0 };
                 let object_mtime = handle.stat()?.mtime;
                 Ok(StorageAnswer::Filled { object, end, stamp, object_mtime })
             }
             Err(error) => {
                 if is_new {
-                    // Nobody is told of it. What is left of it goes with the node.
+                    // No shard knows the object. If it cannot be removed, it goes with the node.
                     let _ = store.remove(inode, object);
                 }
                 Err(error)
@@ -139,7 +139,7 @@ impl<Job> Below<Job> {
     }
 }
 
-/// Copies a piece from `offset` on. Returns where it ends.
+/// Copies a range from `offset` on. Returns its end.
 fn copy(file: &OwnedFd, (offset, size): (u64, u64), handle: &dyn ObjectHandle) -> Result<u64> {
     if offset == 0 {
         handle.truncate(0)?;
@@ -157,7 +157,7 @@ fn copy(file: &OwnedFd, (offset, size): (u64, u64), handle: &dyn ObjectHandle) -
     Ok(at.max(offset))
 }
 
-/// What a name stands for. `None`: it is gone, or something else than a file, directory or symbolic link.
+/// Describes a name. `None`: it is gone, or neither a file, nor a directory, nor a symbolic link.
 fn look(directory: BorrowedFd<'_>, name: Name) -> Result<Option<BelowName>> {
     let path = OsStr::from_bytes(name.as_bytes());
     let found = match rustix::fs::statat(directory, path, AtFlags::SYMLINK_NOFOLLOW) {
@@ -194,7 +194,7 @@ fn is_unfinished(name: &Name) -> bool {
 fn error_of(errno: Errno) -> Error {
     match errno {
         Errno::ACCESS | Errno::PERM => Error::AccessDenied,
-        // What the shard asks for was there.
+        // The shard asks for names that were there.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Error::Device(Errno::STALE.raw_os_error()),
         other => Error::Device(other.raw_os_error()),
     }

@@ -1,12 +1,13 @@
-//! The directory that a file system lies over: what was read from it, and what was not yet (docs/decisions/0029).
+//! Names and files of the directory that a file system lies over: which were read, and what was below then
+//! (docs/decisions/0029).
 //!
 //! A directory from below begins without names, and a file without an object: they are *unread*. The front reads them
-//! before the first call that needs them, by `ImportNames` and `FillFile`. What is below each name when it is read, or
-//! was written back, stays under the directory's number for good, also when directory and name are gone here: whatever
-//! is there and not in the namespace any more was removed.
+//! before the first call that needs them, and applies `ImportNames` and `FillFile`. For each name that was read or
+//! written back, an entry under the directory's number records what was below. Entries outlive directory and name: an
+//! entry whose name is not in the namespace was removed here.
 //!
-//! Invariant: `unread` is the number of origins that say so; an unread directory has no names, an unread file has no
-//! object.
+//! Invariant: `unread` is the number of origins that are unread; an unread directory has no names, an unread file has
+//! no object.
 //! Not here: when something is read (`front/below.rs`), and what is written back, which a client decides.
 
 use super::inode::{Inode, MODE_BITS};
@@ -22,32 +23,33 @@ use weft_protocol::{
     ObjectId, Result, Timestamp, codec,
 };
 
-/// Where an inode comes from. A file's goes once it is read; a directory's stays, since those in it go by it.
+/// Origin of an inode from below. A file's is deleted once it is read; a directory's stays, since the paths of its
+/// children contain it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct BelowOrigin {
-    /// The directory in which it was then, and its name there; `None`: it is the root.
+    /// Its parent directory when it was imported, and its name there; `None`: it is the root.
     place: Option<(InodeNumber, Name)>,
     is_unread: bool,
 }
 
 impl<K: KeyValue> Back<K> {
-    /// The root is a directory from below, and unread.
+    /// Marks the root as a directory from below, and unread.
     pub fn lie_over(&mut self) {
         self.put_origin(InodeNumber::ROOT, &BelowOrigin { place: None, is_unread: true });
         self.unread += 1;
     }
 
-    /// Whether anything is unread.
+    /// Returns true if anything is unread.
     pub fn has_unread(&self) -> bool {
         self.unread > 0
     }
 
-    /// Whether the names or contents of this inode were not read from below yet.
+    /// Returns true if the names or contents of this inode have yet to be read from below.
     pub fn is_unread(&self, inode: InodeNumber) -> bool {
         self.unread > 0 && self.origin(inode).is_some_and(|origin| origin.is_unread)
     }
 
-    /// The origins that are unread, for a store that was filled otherwise.
+    /// Counts the unread origins of a store that another process has filled.
     pub(super) fn count_unread(&self) -> u64 {
         let mut unread = 0;
         self.store.scan(&[Tag::BelowOrigin as u8], |key, value| match inode_of(key, Tag::BelowOrigin) {
@@ -68,7 +70,7 @@ impl<K: KeyValue> Back<K> {
         self.store.put(&Key::below_origin(inode), &codec::to_bytes(origin));
     }
 
-    /// The path below of an inode that comes from there.
+    /// Returns the path below of an inode that comes from there.
     pub fn path_below(&self, inode: InodeNumber) -> Option<Vec<Name>> {
         let mut path = Vec::new();
         let mut origin = self.origin(inode)?;
@@ -80,14 +82,14 @@ impl<K: KeyValue> Back<K> {
         Some(path)
     }
 
-    /// The inode needs not to be read any more: it was, or its contents are gone.
+    /// Marks an inode as read, or as one whose contents are gone.
     pub(super) fn forget_unread(&mut self, inode: InodeNumber) {
         if self.unread == 0 {
             return;
         }
         let Some(origin) = self.origin(inode).filter(|origin| origin.is_unread) else { return };
         self.unread -= 1;
-        // Of a directory, what is in it goes by it, wherever that is by now.
+        // Paths below of a directory's children contain it, also after they were renamed.
         if self.inode(inode).is_some_and(|inode| inode.kind == FileKind::Directory) {
             self.put_origin(inode, &BelowOrigin { is_unread: false, ..origin });
         } else {
@@ -95,8 +97,7 @@ impl<K: KeyValue> Back<K> {
         }
     }
 
-    /// A directory gets the names that were read from below. What is not needed to be told apart from what others
-    /// change keeps its times.
+    /// Adds names that were read from below to a directory. Times of the directory stay as they are below.
     pub(super) fn import_names(&mut self, number: InodeNumber, names: &[BelowName]) {
         if !self.is_unread(number) {
             return;
@@ -142,12 +143,12 @@ impl<K: KeyValue> Back<K> {
         self.put_entry(parent, name, &entry);
     }
 
-    /// Whether the attributes of a file are other ones when it is read, since it has changed below.
+    /// Returns true if reading a file changes its attributes, since it has changed below.
     pub fn changes_when_filled(&self, number: InodeNumber, stamp: &BelowStamp) -> bool {
         self.inode(number).is_some_and(|inode| (inode.size, inode.mtime) != (stamp.size, stamp.mtime))
     }
 
-    /// A file gets the object to which its contents were copied. Returns whether it took it.
+    /// Gives a file the object to which its contents were copied. Returns false if the file needs none any more.
     pub(super) fn fill_file(
         &mut self,
         number: InodeNumber,
@@ -184,7 +185,7 @@ impl<K: KeyValue> Back<K> {
         self.store.put(&Key::below_name(directory, name.as_bytes()), &codec::to_bytes(entry));
     }
 
-    /// What is known of a directory below, after a name.
+    /// Returns a page of a directory's entries, after a name.
     pub fn read_below(&self, directory: InodeNumber, after: Option<&Name>) -> BelowPage {
         let mut page = BelowPage { is_unread: self.is_unread(directory), entries: Vec::new(), next: None };
         let from = Key::below_name(directory, after.map_or(&[][..], Name::as_bytes));
@@ -203,7 +204,7 @@ impl<K: KeyValue> Back<K> {
         page
     }
 
-    /// This is below from now on.
+    /// Records what is below from now on.
     pub(super) fn note_below(&mut self, directory: InodeNumber, notes: &[BelowNote]) -> Result<ShardAnswer> {
         if !self.is_here(directory) || notes.len() > NAMES_BELOW_MAX {
             return Err(Error::Invalid);
