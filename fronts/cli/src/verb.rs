@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cat;
 pub mod completions;
 pub mod convert;
+pub mod copying;
 pub mod cp;
 pub mod debug;
 pub mod df;

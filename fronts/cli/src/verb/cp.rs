@@ -3,6 +3,7 @@
 use crate::copy::{self, Choices, Place};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::session::Sessions;
+use crate::verb::copying::Copying;
 use crate::verb::layout::Striping;
 use std::ffi::OsString;
 
@@ -38,35 +39,15 @@ pub struct Args {
     /// Go on with a copy that was interrupted
     #[arg(long)]
     resume: bool,
-    /// Read each copy again, and compare it with its source
-    #[arg(long)]
-    verify: bool,
     #[command(flatten)]
     striping: Striping,
-    /// Threads that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
-    #[arg(short, long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Say each name that is copied
-    #[arg(short, long)]
-    verbose: bool,
-    /// Say nothing but errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
+    #[command(flatten)]
+    copying: Copying,
 }
 
 pub fn run(args: &Args) -> Outcome {
-    let defaults = Choices::default();
-    let choices = Choices {
-        verb: "cp",
-        recursive: args.recursive,
-        resume: args.resume,
-        verify: args.verify,
-        jobs: args.jobs.unwrap_or(defaults.jobs),
-        verbose: args.verbose,
-        quiet: args.quiet,
-        plan: args.striping.plan()?,
-    };
-    choices.check()?;
+    let (recursive, resume, plan) = (args.recursive, args.resume, args.striping.plan()?);
+    let choices = Choices { recursive, resume, plan, ..args.copying.choices("cp")? };
     let mut sessions = Sessions::default();
     let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(&args.target, &mut sessions)?;

@@ -9,6 +9,7 @@ use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::host::{Machine, Order, Reply};
 use crate::output;
 use crate::session::Sessions;
+use crate::verb::copying::{Copying, OnHosts};
 use crate::verb::layout::Striping;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -80,7 +81,9 @@ struct In {
     #[command(flatten)]
     striping: Striping,
     #[command(flatten)]
-    how: How,
+    copying: Copying,
+    #[command(flatten)]
+    on: OnHosts,
 }
 
 /// Copy files and trees out of a file system into a directory
@@ -94,30 +97,9 @@ struct Out {
     #[arg(value_name = "DIR")]
     target: OsString,
     #[command(flatten)]
-    how: How,
-}
-
-/// What both directions have.
-#[derive(clap::Args, Debug)]
-struct How {
-    /// Read each copy again, and compare it with its source
-    #[arg(long)]
-    verify: bool,
-    /// Copy with this machine alone
-    #[arg(long)]
-    here: bool,
-    /// Threads of each host that copy, files and parts of large files at a time [default: one per processor, 4 to 16]
-    #[arg(short, long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Say each name that is copied
-    #[arg(short, long)]
-    verbose: bool,
-    /// Say nothing but errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    copying: Copying,
+    #[command(flatten)]
+    on: OnHosts,
 }
 
 /// What `--json` prints.
@@ -132,30 +114,14 @@ struct Answer {
 pub fn run(args: &Args) -> Outcome {
     match &args.direction {
         Direction::In(args) => {
-            let choices = Choices { plan: args.striping.plan()?, ..choices("stage in", &args.how)? };
-            stage(&args.sources, &args.target, &choices, &args.how)
+            let choices = Choices { plan: args.striping.plan()?, ..args.copying.choices("stage in")? };
+            stage(&args.sources, &args.target, &choices, args.on)
         }
-        Direction::Out(args) => stage(&args.sources, &args.target, &choices("stage out", &args.how)?, &args.how),
+        Direction::Out(args) => stage(&args.sources, &args.target, &args.copying.choices("stage out")?, args.on),
     }
 }
 
-fn choices(verb: &'static str, how: &How) -> Outcome<Choices> {
-    let defaults = Choices::default();
-    let choices = Choices {
-        verb,
-        recursive: true,
-        resume: true,
-        verify: how.verify,
-        jobs: how.jobs.unwrap_or(defaults.jobs),
-        verbose: how.verbose,
-        quiet: how.quiet,
-        plan: None,
-    };
-    choices.check()?;
-    Ok(choices)
-}
-
-fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) -> Outcome {
+fn stage(sources: &[OsString], target: &OsString, choices: &Choices, on: OnHosts) -> Outcome {
     let begun = Instant::now();
     let mut sessions = Sessions::default();
     let sources = sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
@@ -171,7 +137,7 @@ fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) 
     let goes_in = sessions_of(&target).is_some();
     let name = &session.instance.map.name;
     let common = copy::common_batch(name, goes_in, (choices.verify, choices.jobs), choices.plan);
-    let mut crew = if how.here { Crew::alone() } else { crew_of(&session.instance, &sources) };
+    let mut crew = if on.here { Crew::alone() } else { crew_of(&session.instance, &sources) };
     if !crew.helpers.is_empty() {
         check_crew(&mut crew, &common, &sources, &target)?;
     }
@@ -182,7 +148,7 @@ fn stage(sources: &[OsString], target: &OsString, choices: &Choices, how: &How) 
     drop((sources, target, session));
     sessions.close()?;
     let outcome = report.outcome(choices.verb, "see the errors above; the same command copies what is missing");
-    if how.json {
+    if on.json {
         output::print_json(&Answer { report, hosts, seconds: begun.elapsed().as_secs_f64() })?;
     }
     outcome.map(|()| Ending::Done)
