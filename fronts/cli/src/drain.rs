@@ -7,13 +7,17 @@
 //!
 //! On a crash: the next drain finds copies that have the time of their files, and does the rest.
 
+mod busy;
 mod decide;
 mod plan;
 
-use crate::copy::{self, Choices, Crew, Job, Over, Place, Report, Share};
+pub use busy::Busy;
+
+use crate::copy::{self, Crew, Job, Over, Place, Report, Share};
 use crate::failure::{Explain, Failure, Outcome};
 use crate::output;
 use crate::session::Session;
+use crate::verb::copying::Copying;
 use crate::verb::stage;
 use decide::is_time_of;
 use plan::{Known, LinkWrite, Plan, Planner, Removal, look};
@@ -27,7 +31,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::{Instance, OpenOptions};
-use weft_protocol::{BelowNote, Error, FileKind, InodeNumber, Timestamp};
+use weft_protocol::{BelowNote, Error, FileKind, InodeNumber};
 
 /// Notes in one message.
 const NOTES_MAX: usize = 1024;
@@ -56,14 +60,9 @@ pub struct Drained {
 /// How to drain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
-    /// Read each copy again, and compare it.
-    pub verify: bool,
+    pub copying: Copying,
     /// With this machine alone.
     pub here: bool,
-    pub verbose: bool,
-    pub quiet: bool,
-    /// What was changed after this is left for later.
-    pub until: Option<Timestamp>,
 }
 
 /// The directory that a file system lies over.
@@ -81,11 +80,11 @@ pub fn pending(session: &Session) -> Outcome<Vec<(&'static str, PathBuf)>> {
     Ok(plan.changes().map(|(what, path)| (what, path.to_owned())).collect())
 }
 
-/// Writes all changes back.
-pub fn drain(session: &Arc<Session>, how: How) -> Outcome<(Drained, Vec<Share>)> {
+/// Writes all changes back, but for files that `busy` leaves for the next drain.
+pub fn drain(session: &Arc<Session>, how: How, busy: Option<&mut Busy>) -> Outcome<(Drained, Vec<Share>)> {
     let over = directory_of(&session.instance)?.to_owned();
     let _alone = claim(&session.instance)?;
-    let mut plan = Planner::plan(session, &over, how.until)?;
+    let mut plan = Planner::plan(session, &over, busy)?;
     let conflicts = plan.conflicts.drain(..).map(|conflict| (conflict.path, conflict.beside));
     let mut drained = Drained { conflicts: conflicts.collect(), ..Drained::default() };
     let mut shares = Vec::new();
@@ -196,16 +195,7 @@ fn write_files(
     (over, how): (&Path, How),
     drained: &mut Drained,
 ) -> Outcome<Vec<Share>> {
-    let defaults = Choices::default();
-    let choices = Choices {
-        verb: "drain",
-        recursive: true,
-        resume: true,
-        verify: how.verify,
-        verbose: how.verbose,
-        quiet: how.quiet,
-        ..defaults
-    };
+    let choices = how.copying.choices("drain")?;
     let mut jobs = Vec::with_capacity(plan.files.len());
     for file in &plan.files {
         // Others may have removed a directory in which something was changed here.
@@ -219,7 +209,7 @@ fn write_files(
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let common = copy::common_batch(&session.instance.map.name, false, (how.verify, choices.jobs), None);
+    let common = copy::common_batch(&session.instance.map.name, false, (choices.verify, choices.jobs), None);
     let mut crew = if how.here { Crew::alone() } else { stage::crew_of(&session.instance, &[]) };
     if !crew.helpers.is_empty() {
         stage::check_crew(&mut crew, &common, &[], &Place::Local(over.to_owned()))?;

@@ -6,6 +6,7 @@
 //! What is not read yet of a file that goes below, or is written over, is read first (`protect`), whatever name it has
 //! here by now: inodes have one number for good.
 
+use super::busy::Busy;
 use super::decide::{Ours, Step, Theirs, decide, is_time_of};
 use crate::copy::{Item, Kind, Over};
 use crate::failure::{Explain, Outcome};
@@ -18,7 +19,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use weft_protocol::{Attributes, BelowEntry, BelowNote, Error, FileKind, InodeNumber, Name, Timestamp};
+use weft_protocol::{Attributes, BelowEntry, BelowNote, Error, FileKind, InodeNumber, Name};
 
 /// What stands behind the name of a file that is written beside one that others have changed.
 const BESIDE: &str = "~weft";
@@ -113,8 +114,8 @@ impl Plan {
 pub struct Planner<'a> {
     session: &'a Session,
     plan: Plan,
-    /// What was changed after this is left for later; `None`: nothing is.
-    until: Option<Timestamp>,
+    /// Decides which files are left for the next drain; `None`: none is.
+    busy: Option<&'a mut Busy>,
 }
 
 /// A directory that is walked.
@@ -129,11 +130,13 @@ struct Place {
 }
 
 impl<'a> Planner<'a> {
-    /// Finds what is to be done for the whole file system, which lies over this directory. With `until`, what was
-    /// changed since is left for later, and as long as there is any, nothing is removed: what has a new name that is
-    /// not written yet would be nowhere below.
-    pub fn plan(session: &'a Session, over: &Path, until: Option<Timestamp>) -> Outcome<Plan> {
-        let mut planner = Self { session, plan: Plan::default(), until };
+    /// Finds what is to be done for the whole file system, which lies over this directory. With `busy`, files may be
+    /// left for later. Then nothing is removed: a file whose new name is not written yet would be nowhere below.
+    pub fn plan(session: &'a Session, over: &Path, mut busy: Option<&'a mut Busy>) -> Outcome<Plan> {
+        if let Some(busy) = &mut busy {
+            busy.begin()?;
+        }
+        let mut planner = Self { session, plan: Plan::default(), busy };
         let root = Place { inode: InodeNumber::ROOT, path: b"/".to_vec(), target: over.to_owned(), is_known: true };
         let mut places = vec![root];
         while let Some(place) = places.pop() {
@@ -206,8 +209,8 @@ impl<'a> Planner<'a> {
         let step = decide(ours.as_ref(), before.as_ref(), theirs.as_ref());
         let replaces = matches!(step, Step::Write { removes: true } | Step::Make { removes: true });
         let is_written = matches!(step, Step::Write { .. } | Step::WriteBeside);
-        if let (Some(until), Some(ours)) = (self.until, &ours)
-            && (replaces || (is_written && ours.ctime > until))
+        if let (Some(busy), Some(ours)) = (&mut self.busy, &ours)
+            && (replaces || (is_written && busy.leaves(ours)))
         {
             self.plan.is_partial = true;
             return Ok(());

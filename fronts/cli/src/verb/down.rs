@@ -215,7 +215,7 @@ fn check_drained(instance: &Instance, args: &Args) -> Outcome<()> {
     };
     let session = Session::open(Some(name)).map(Arc::new).map_err(|failure| undrained(failure.text().to_owned()))?;
     if args.drain {
-        let (drained, _) = drain::drain(&session, drain::How::default())?;
+        let (drained, _) = drain::drain(&session, drain::How::default(), None)?;
         drain::record(instance, &drained)?;
     }
     let pending = drain::pending(&session).map_err(|failure| undrained(failure.text().to_owned()))?;

@@ -1,17 +1,17 @@
 //! `weft drain`: writes changes back to the directory that a file system lies over.
 
 use crate::copy::Share;
-use crate::drain::{self, Drained, How};
+use crate::drain::{self, Busy, Drained, How};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::output;
 use crate::quantity::{Span, bytes_text, span_text};
 use crate::session::{self, Session};
+use crate::verb::copying::{Copying, OnHosts};
 use serde::Serialize;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use weft_client::Instance;
-use weft_protocol::Timestamp;
 
 const HELP: &str = "\
 For file systems of `weft up --over DIR`. What was written, made, renamed or
@@ -27,9 +27,11 @@ The same command can be run again, also while the file system is in use: what
 is changed meanwhile is written by the next one. Set-user-id bits, owners,
 extended attributes, hard links and times of directories are not written.
 
-With --every it goes on until the file system ends, and writes what has not
-changed for that time; as long as something has, nothing is removed. Run it in
-the background of a job, and `weft down --drain` at the end.
+With --every TIME it goes on until the file system ends. What was closed or
+synced is in DIR at most TIME later, plus the time that a drain takes. A file
+that goes on changing is written as it is then; while one was left that has
+just changed, nothing is removed. Run it in the background of a job, and
+`weft down --drain` at the end.
 
 --json prints an object: files, bytes (written), removed, verified_files,
 conflicts (an array of [path, path of ours or null]), failures (an array of
@@ -51,24 +53,13 @@ pub struct Args {
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
-    /// Read each copy again, and compare it with its source
-    #[arg(long)]
-    verify: bool,
-    /// Go on until the file system ends: write what has not changed for so long, as often
+    /// Go on until the file system ends: write what was closed or synced at most so long after
     #[arg(long, value_name = "TIME", conflicts_with = "dry_run")]
     every: Option<Span>,
-    /// Write with this machine alone
-    #[arg(long)]
-    here: bool,
-    /// Say each name that is written
-    #[arg(short, long)]
-    verbose: bool,
-    /// Say nothing but errors
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    copying: Copying,
+    #[command(flatten)]
+    on: OnHosts,
 }
 
 /// What `--json` prints.
@@ -83,6 +74,8 @@ struct Answer<'a> {
 pub fn run(args: &Args) -> Outcome {
     let instance = session::find_own(args.name.as_deref(), "drain")?;
     drain::directory_of(&instance)?;
+    // Wrong options are refused also where nothing is to be written.
+    args.copying.choices("drain")?;
     if let Some(every) = args.every {
         return drain_every(args, &instance, every.0);
     }
@@ -95,7 +88,7 @@ pub fn run(args: &Args) -> Outcome {
         session.close()?;
         return Ok(Ending::Done);
     }
-    let (drained, hosts) = drain::drain(&session, how(args, None))?;
+    let (drained, hosts) = drain::drain(&session, how(args), None)?;
     drain::record(&instance, &drained)?;
     session.close()?;
     tell(args, &drained, hosts, begun)?;
@@ -106,17 +99,18 @@ pub fn run(args: &Args) -> Outcome {
     }
 }
 
-fn how(args: &Args, until: Option<Timestamp>) -> How {
-    How { verify: args.verify, here: args.here, verbose: args.verbose, quiet: args.quiet || args.json, until }
+fn how(args: &Args) -> How {
+    let quiet = args.copying.quiet || args.on.json;
+    How { copying: Copying { quiet, ..args.copying }, here: args.on.here }
 }
 
 fn tell(args: &Args, drained: &Drained, hosts: Vec<Share>, begun: Instant) -> Outcome<()> {
     for conflict in &drained.conflicts {
         output::note(format_args!("{}", drain::conflict_text(conflict)));
     }
-    if args.json {
+    if args.on.json {
         output::print_json(&Answer { drained, hosts, seconds: begun.elapsed().as_secs_f64() })?;
-    } else if !args.quiet {
+    } else if !args.copying.quiet {
         let Drained { files, bytes, removed, .. } = drained;
         let (bytes, took) = (bytes_text(*bytes), span_text(begun.elapsed()));
         output::print(&format!("wrote {files} files, {bytes}, and removed {removed} names in {took}\n"))?;
@@ -124,19 +118,22 @@ fn tell(args: &Args, drained: &Drained, hosts: Vec<Share>, begun: Instant) -> Ou
     Ok(())
 }
 
-/// Drains again and again, until the file system has ended. What fails is tried again.
+/// Drains repeatedly until the file system has ended, and retries what failed.
+///
+/// Two drains in `every`: a file that the first one leaves because it has just changed, the second one writes.
 fn drain_every(args: &Args, instance: &Instance, every: Duration) -> Outcome {
     let name = &instance.map.name;
     let session = Arc::new(Session::open(Some(name))?);
+    let pause = every / 2;
+    let mut busy = Busy::new(pause);
     loop {
-        thread::sleep(every);
+        thread::sleep(pause);
         if !is_running(instance) {
             // Its nodes are gone: there is nothing to be closed.
             return Ok(Ending::Done);
         }
         let begun = Instant::now();
-        let drained = time_before(every).and_then(|until| drain::drain(&session, how(args, Some(until))));
-        match drained {
+        match drain::drain(&session, how(args), Some(&mut busy)) {
             Ok((drained, hosts)) => {
                 drain::record(instance, &drained)?;
                 if drained.files > 0 || drained.removed > 0 || !drained.conflicts.is_empty() {
@@ -153,11 +150,4 @@ fn drain_every(args: &Args, instance: &Instance, every: Duration) -> Outcome {
 fn is_running(instance: &Instance) -> bool {
     let now = session::find_own(Some(&instance.map.name), "drain");
     now.is_ok_and(|now| now.processes.first() == instance.processes.first() && now.is_alive())
-}
-
-/// The time of day, so long ago.
-fn time_before(span: Duration) -> Outcome<Timestamp> {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(span);
-    let seconds = i64::try_from(since.as_secs()).map_err(|_| Failure::new("drain: the clock is wrong"))?;
-    Ok(Timestamp::from_parts(seconds, since.subsec_nanos()))
 }

@@ -219,6 +219,13 @@ fn a_drain_in_the_background_writes_what_is_quiet_and_ends_with_the_file_system(
     let below = |name: &str| fs::read_to_string(ground.path(&format!("below/{name}"))).unwrap_or_default();
     wait_until("the files are written", || below("a") == "ours" && below("b2") == "b of below");
     wait_until("the old name is removed", || !ground.path("below/b").exists());
+    // A file that is always being written is written back too.
+    let mut log = fs::File::create(mount.join("log")).expect("made");
+    wait_until("a file that changes is below", || {
+        log.write_all(b"line\n").expect("appended");
+        below("log").starts_with("line\n")
+    });
+    drop(log);
     fs::write(mount.join("a"), "ours again").expect("written");
     ground.weft(&["down", "--drain", "e2e"]);
     assert_eq!(below("a"), "ours again");
