@@ -1,7 +1,5 @@
 //! A file system over a directory: where its files are.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
-
 use weft_client::protocol::message::shard::Access;
 use weft_client::protocol::{InodeNumber, Layout, Name, NodeId};
 use weft_client::{OpenOptions, Way};
