@@ -1,4 +1,4 @@
-//! What the shards know of the directory that the file system lies over, for whoever writes changes back.
+//! Entries of the directory that the file system lies over, for the client that writes changes back.
 
 use crate::files::Files;
 use crate::shell::Shell;

@@ -1,7 +1,7 @@
-//! What is known of the directory that a file system lies over.
+//! Names and entries of the directory that a file system lies over.
 //!
-//! The directory is one of another file system, which is *below*: see docs/decisions/0029. A shard keeps, of each name
-//! that it has read from below or that was written back, what was there then.
+//! The directory is part of another file system, which is *below*: see docs/decisions/0029. For each name that was read
+//! from below or written back, a shard keeps an entry that says what was below then.
 
 use crate::attributes::FileKind;
 use crate::ids::InodeNumber;
@@ -10,7 +10,7 @@ use crate::name::Name;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// By which a file below is taken for the same with the same contents.
+/// Identifies a version of a file below: with the same stamp, the contents are taken to be the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct BelowStamp {
     pub size: u64,
@@ -19,7 +19,7 @@ pub struct BelowStamp {
     pub inode: u64,
 }
 
-/// A name below, as a storage server that sees it tells.
+/// A name below, as a storage server sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BelowName {
     pub name: Name,
@@ -39,25 +39,25 @@ pub struct BelowEntry {
     pub kind: FileKind,
     /// Of a file or symbolic link.
     pub stamp: BelowStamp,
-    /// What had the name here.
+    /// The inode that had the name here.
     pub inode: InodeNumber,
-    /// That inode's time of change then: it has another one since it was changed.
+    /// The inode's time of change then. Another one: it was changed since.
     pub ctime: Timestamp,
-    /// What is below was changed by others, and stays: ours is written beside it.
+    /// Others have changed the file below, so it stays: ours is written beside it.
     pub differs: bool,
 }
 
-/// What is to be known of a name from now on; `None`: nothing is below.
+/// Replaces a name's entry; `None`: nothing is below.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BelowNote {
     pub name: Name,
     pub entry: Option<BelowEntry>,
 }
 
-/// Part of what is known of a directory.
+/// A page of a directory's entries.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BelowPage {
-    /// The directory's names were not read from below yet.
+    /// The directory's names have yet to be read from below.
     pub is_unread: bool,
     /// In the order of their names.
     pub entries: Vec<(Name, BelowEntry)>,
