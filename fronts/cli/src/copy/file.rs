@@ -47,7 +47,7 @@ struct State {
 impl Copy<'_> {
     /// Copies a file, or opens a large one and calls for help.
     pub(super) fn copy_file(&self, job: &Job, buffer: &mut [u8]) -> Outcome<()> {
-        let Job { source, target, item, .. } = job;
+        let Job { target, item, .. } = job;
         let verb = self.choices.verb;
         // Of what takes the place of something, more is known than size and time.
         let may_be_there = self.choices.resume && job.over == Over::Anything;
@@ -60,7 +60,7 @@ impl Copy<'_> {
         if item.size > LARGE_BYTES {
             return self.begin_large(job, part, target.beside(&part::record_name(&name)), buffer);
         }
-        let copied = self.copy_small(source, &part, item, buffer).and_then(|()| self.finish(job, &part));
+        let copied = self.copy_small(job, &part, buffer).and_then(|()| self.finish(job, &part));
         match copied {
             Ok(()) => {
                 self.progress.file_done(target);
@@ -74,13 +74,17 @@ impl Copy<'_> {
         }
     }
 
-    /// Copies to the end of the source, wherever that is by now. An end before the size that was seen is an error.
-    fn copy_small(&self, source: &Place, part: &Place, item: &Item, buffer: &mut [u8]) -> Outcome<()> {
+    /// Copies to the end of the source, wherever that is by now. An end before the size that was seen is an error. A
+    /// copy that a drain looks for afterwards has that size, as it has the time that was seen.
+    fn copy_small(&self, job: &Job, part: &Place, buffer: &mut [u8]) -> Outcome<()> {
+        let Job { source, item, over, .. } = job;
+        let end = if *over == Over::Anything { u64::MAX } else { item.size };
         let reader = source.open()?;
         let writer = part.create(true, self.choices.plan)?;
         let mut offset = 0;
         loop {
-            let count = reader.read_at(source, buffer, offset)?;
+            let left = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
+            let count = reader.read_at(source, &mut buffer[..left], offset)?;
             if count > 0 {
                 writer.write_at(part, &buffer[..count], offset)?;
                 self.progress.copied(count as u64);
@@ -90,7 +94,7 @@ impl Copy<'_> {
                 return Err(self.ends_early(source, offset, item.size));
             }
             // A file of the size that was seen needs no further read to show its end; one of size 0 may be of /proc.
-            if count == 0 || (offset == item.size && count < buffer.len()) {
+            if count == 0 || offset == end || (offset == item.size && count < left) {
                 return writer.close(part);
             }
         }

@@ -225,10 +225,17 @@ fn a_drain_in_the_background_writes_what_is_quiet_and_ends_with_the_file_system(
         log.write_all(b"line\n").expect("appended");
         below("log").starts_with("line\n")
     });
+    let lines = below("log").len();
+    wait_until("it is written again", || {
+        log.write_all(b"line\n").expect("appended");
+        below("log").len() > lines
+    });
     drop(log);
     fs::write(mount.join("a"), "ours again").expect("written");
     ground.weft(&["down", "--drain", "e2e"]);
     assert_eq!(below("a"), "ours again");
+    let names = contents(&ground.path("below")).into_keys().collect::<Vec<_>>();
+    assert!(!names.iter().any(|name| name.ends_with("~weft")), "its own copies are no conflicts: {names:?}");
     let ended = away::has_ended(&mut every, std::time::Duration::from_secs(20));
     if !ended {
         every.kill().expect("killed");
