@@ -54,7 +54,7 @@ pub(crate) fn connect_to(node: Reached<'_>, session: SessionId, purpose: Purpose
                 // A server with too many handshakes in progress shuts the oldest down: that may have been ours.
                 ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
                     if attempts < HANDSHAKE_ATTEMPTS_MAX => {}
-                _ => return Err(Error::Unreachable),
+                _ => return Err(TransportError::Io(error).into()),
             },
             Err(error) => return Err(error.into()),
         }

@@ -123,6 +123,7 @@ pub mod errno {
     pub const ENOTDIR: i32 = 20;
     pub const EISDIR: i32 = 21;
     pub const EINVAL: i32 = 22;
+    pub const ENFILE: i32 = 23;
     pub const EMFILE: i32 = 24;
     pub const EFBIG: i32 = 27;
     pub const ENOSPC: i32 = 28;

@@ -32,6 +32,8 @@ pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration, Rpc};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 pub use unpaced::Listener;
 
+use weft_protocol::error::errno;
+
 /// Why a connection could not be made or was lost.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -65,7 +67,12 @@ impl From<TransportError> for weft_protocol::Error {
             TransportError::Refused(error) => error,
             TransportError::WrongKey => weft_protocol::Error::AccessDenied,
             TransportError::Malformed => weft_protocol::Error::Malformed,
-            TransportError::Io(_) | TransportError::Rdma(_) => weft_protocol::Error::Unreachable,
+            // This process, or its machine, may have no more descriptors: no node is away for that.
+            TransportError::Io(error) => match error.raw_os_error() {
+                Some(errno @ (errno::EMFILE | errno::ENFILE)) => weft_protocol::Error::Device(errno),
+                _ => weft_protocol::Error::Unreachable,
+            },
+            TransportError::Rdma(_) => weft_protocol::Error::Unreachable,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::fmt::{self, Display};
 use std::io;
 use weft_client::FindError;
 use weft_protocol::Error;
+use weft_protocol::error::errno;
 use weft_sys::own_directory;
 
 /// The end of a command that did what it was asked.
@@ -75,6 +76,8 @@ impl Failure {
     pub fn of_weft(what: impl Display, error: &Error) -> Self {
         let failure = Self::new(format!("{what}: {error}"));
         match error {
+            Error::Device(errno::EMFILE | errno::ENFILE) => Self::new(format!("{what}: too many open files"))
+                .remedy("raise the limit of open files (`ulimit -n`); `weft doctor` shows it"),
             Error::NotFound => Self { kind: Kind::No, ..failure },
             Error::NoSpace => failure.remedy("`weft df` shows the free space of each node"),
             Error::Unreachable => failure.remedy("`weft status` shows which nodes answer"),

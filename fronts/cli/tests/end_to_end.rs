@@ -18,6 +18,8 @@ mod batch;
 mod copies;
 #[path = "end_to_end/damage.rs"]
 mod damage;
+#[path = "end_to_end/descriptors.rs"]
+mod descriptors;
 #[path = "end_to_end/extract.rs"]
 mod extract;
 #[path = "end_to_end/flow_control.rs"]
