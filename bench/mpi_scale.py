@@ -130,13 +130,19 @@ exec nsenter --net=/run/netns/weft-{os.getpid()}-$PMI_RANK "$@"
         return run("ip", "netns", "exec", self.hub, self.options.binaries / "weft", *words, env=self.environment)
 
     def counted(self):
-        """Calls of shards, bytes of data by sockets, bytes in shards' stores, bytes on the bridge."""
+        """Calls of shards, bytes of data by sockets, bytes in shards' stores, bytes on the bridge, requests at nodes."""
         nodes = json.loads(self.weft("status", "--json", NAME))["file_systems"][0]["nodes"]
         shards = [shard for node in nodes for shard in node["shards"]]
         sockets = sum(count for node in nodes for name, count in node["counters"].items() if name.endswith("_bytes"))
         statistics = json.loads(run("ip", "-n", self.hub, "-j", "-s", "link", "show", "type", "veth"))
         wire = sum(link["stats64"]["rx"]["bytes"] for link in statistics)
-        return (sum(shard["calls"] for shard in shards), sockets, sum(shard["store_bytes"] for shard in shards), wire)
+        requests = sum(node["counters"]["requests"] for node in nodes)
+        return (sum(shard["calls"] for shard in shards), sockets, sum(shard["store_bytes"] for shard in shards), wire, requests)
+
+    def idle(self):
+        """What looking at the nodes costs."""
+        before = self.counted()
+        return [after - earlier for after, earlier in zip(self.counted(), before, strict=True)]
 
     def mpi(self, program, *words, environment=None):
         more = [f"{name}={value}" for name, value in (environment or {}).items()]
@@ -161,14 +167,18 @@ def counts(options, place, program):
                 found = {}
                 for records in (FEW, MANY):
                     say(f"{ranks} ranks, {pattern}, {records} records")
+                    looks = nodes.idle()
                     before = nodes.counted()
                     nodes.mpi(program, f"weft:{NAME}:/{pattern}-{records}", records, BYTES, pattern)
-                    found[records] = [after - earlier for after, earlier in zip(nodes.counted(), before, strict=True)]
+                    found[records] = [after - earlier - look
+                                      for after, earlier, look in zip(nodes.counted(), before, looks, strict=True)]
                 homes = nodes.nodes_of_parts(f"/{pattern}-{MANY}")
-                calls, sockets, stored, wire = zip(found[FEW], found[MANY], strict=True)
+                calls, sockets, stored, wire, requests = zip(found[FEW], found[MANY], strict=True)
                 lines.append([ranks, pattern, homes, sum(sockets), *(f"{count / ranks:.1f}" for count in calls),
-                              *(f"{count / ranks:.0f}" for count in stored), *(f"{count / ranks / 1024:.1f}" for count in wire)])
-    pairs = [f">{what}, {records} records" for what in ("calls per rank", "index bytes per rank", "KiB on the wire per rank")
+                              *(f"{count / ranks:.0f}" for count in stored), *(f"{count / ranks / 1024:.1f}" for count in wire),
+                              *(f"{count / ranks:.1f}" for count in requests)])
+    pairs = [f">{what}, {records} records"
+             for what in ("calls per rank", "index bytes per rank", "KiB on the wire per rank", "requests at nodes per rank")
              for records in (FEW, MANY)]
     return table([">ranks", "pattern", ">nodes with parts", ">data by sockets, bytes", *pairs], lines)
 
@@ -254,7 +264,7 @@ def main():
         if options.memory:
             text.append(f"## Memory, opens and closes\n\n{memory(options, place, program)}")
         if options.sessions:
-            text.append(f"## One split file, many sessions, one shard\n\nMicroseconds per session, all in one process, one after the other: "
+            text.append(f"## One split file, many sessions, one shard\n\nMicroseconds per session, 1,024 of them in a process, one after the other: "
                         f"medians of five batches.\n\n"
                         f"{sessions(options, place)}")
     text.append(machine.ending(begun))

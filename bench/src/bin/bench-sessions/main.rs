@@ -3,8 +3,10 @@
 //! In steps, each with more clients than the one before: all of them open the file for reading, one more opens it for
 //! writing, for which the shard recalls the leases of all others, and all close it. With `--parts` it is a file of an
 //! MPI program: one client opens it, all others import that handle, and each writes a part of its own, publishes it
-//! and closes. Prints a line of JSON when all have it open, and one when all have closed it; with `--pause` waits for a
+//! and closes (`parts.rs`). Prints a line of JSON when all have it open, and one when all have closed it; with `--pause` waits for a
 //! line after each, so that the node can be looked at.
+
+mod parts;
 
 use clap::Parser;
 use serde::Serialize;
@@ -12,9 +14,9 @@ use std::io::Write;
 use std::process::ExitCode;
 use weft_bench::cost::{Cost, batches};
 use weft_bench::{Explain, Outcome, clock, conclude};
-use weft_client::{Client, ClientOptions, File, Instance, JoinOptions, OpenOptions};
+use weft_client::{Client, ClientOptions, File, Instance, OpenOptions};
 use weft_protocol::message::shard::{Access, CreateFile};
-use weft_protocol::{Credentials, InodeNumber, Name, Plan};
+use weft_protocol::{Credentials, InodeNumber, Name};
 
 /// Have many clients open and close one file; prints two lines of JSON per step
 #[derive(Parser)]
@@ -31,21 +33,9 @@ struct Args {
     /// Wait for a line on standard input after each line
     #[arg(long)]
     pause: bool,
-}
-
-/// Bytes that each client writes with `--parts`.
-const PART_BYTES: usize = 4096;
-
-/// All have imported the file, have written and synchronized.
-#[derive(Serialize)]
-struct Written {
-    sessions: usize,
-    connect: Cost,
-    import: Cost,
-    /// The first write, for which the part is made.
-    write: Cost,
-    sync: Cost,
-    ping: Cost,
+    /// Hold sessions for another process, which says on standard input what they do
+    #[arg(long, hide = true)]
+    worker: bool,
 }
 
 /// All have the file open.
@@ -79,8 +69,11 @@ fn connect(instance: &Instance) -> Outcome<(Client, Credentials)> {
 
 fn run(args: &Args) -> Outcome {
     let instance = Instance::find(Some(&args.name)).explain("find the file system")?;
+    if args.worker {
+        return parts::work(&instance);
+    }
     if args.parts {
-        return run_parts(args, &instance);
+        return parts::run(args, &instance);
     }
     let (writer, who) = connect(&instance)?;
     let mut clients: Vec<Client> = Vec::new();
@@ -111,45 +104,6 @@ fn run(args: &Args) -> Outcome {
         client.close().explain("end a session")?;
     }
     writer.close().explain("end a session")
-}
-
-fn run_parts(args: &Args, instance: &Instance) -> Outcome {
-    let (opener, who) = connect(instance)?;
-    opener.set_directory_plan(&who, InodeNumber::ROOT, Plan::Split).explain("split files")?;
-    let mut clients: Vec<Client> = Vec::new();
-    for &sessions in &args.sizes {
-        let new: Vec<usize> = (clients.len()..sessions).collect();
-        let connect = batches(&new, |_| {
-            clients.push(connect(instance)?.0);
-            Ok(())
-        })?;
-        let (options, create) = (OpenOptions::of(Access::ReadWrite), CreateFile { mode: 0o600, exclusive: true });
-        let made = opener.open_at(&who, InodeNumber::ROOT, &name()?, options, Some(create));
-        let opened = made.explain("make the file")?.0;
-        let exported = opened.export(false).explain("export the file")?;
-        let mut files: Vec<File> = Vec::new();
-        let import = batches(&clients, |client| {
-            files.push(client.import(&who, &exported, JoinOptions::default()).explain("import the file")?.0);
-            Ok(())
-        })?;
-        let numbered: Vec<(u64, &File)> = (0..).zip(&files).collect();
-        let bytes = [7; PART_BYTES];
-        let write = batches(&numbered, |(number, file)| {
-            file.write_at(&bytes, number * PART_BYTES as u64).map(drop).explain("write a part")
-        })?;
-        let sync = batches(&files, |file| file.flush().explain("publish a part"))?;
-        let ping = batches(&[(); 500], |()| opener.ping().explain("ping"))?;
-        tell(args, &Written { sessions, connect, import, write, sync, ping })?;
-        let mut files = files.into_iter();
-        let close = batches(&clients, |_| files.next().ok_or("a file for each client")?.close().explain("close"))?;
-        opened.close().explain("close")?;
-        opener.unlink(&who, InodeNumber::ROOT, &name()?).explain("remove the file")?;
-        tell(args, &Closed { sessions, close })?;
-    }
-    for client in clients {
-        client.close().explain("end a session")?;
-    }
-    opener.close().explain("end a session")
 }
 
 fn name() -> Outcome<Name> {
