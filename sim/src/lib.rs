@@ -27,6 +27,7 @@ mod process;
 mod program;
 mod random;
 mod relocations;
+pub mod scale;
 pub mod script;
 mod shell;
 pub mod shorten;

@@ -1,5 +1,6 @@
 //! The simulation by hand: see the usage below.
 
+mod scale_runs;
 mod scripts;
 
 use std::ops::Range;
@@ -15,7 +16,8 @@ const USAGE: &str =
                      spreads | spread-mounts | groups | group-moves | part-groups] \
                      run FIRST COUNT | survey FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | \
                      digests FIRST COUNT | record SEED
-       weft-sim play FILE | trace FILE | shorten FILE";
+       weft-sim play FILE | trace FILE | shorten FILE
+       weft-sim scale [--json] segmented | strided NODES[,NODES...] [RECORDS [RANKS_PER_NODE]]";
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
@@ -45,11 +47,14 @@ fn main() -> ExitCode {
         (Some("play"), ..) if words.len() == 2 => scripts::play(&words[1], false),
         (Some("trace"), ..) if words.len() == 2 => scripts::play(&words[1], true),
         (Some("shorten"), ..) if words.len() == 2 => scripts::shorten(&words[1]),
-        _ => {
-            eprintln!("{USAGE}");
-            ExitCode::from(2)
-        }
+        (Some("scale"), ..) => scale_runs::scale(&words[1..]).unwrap_or_else(misused),
+        _ => misused(),
     }
+}
+
+fn misused() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 /// Runs all seeds, and prints which of them fail; the panics before say how.

@@ -128,9 +128,10 @@ pub struct Calls<S: Shell> {
 
 impl<S: Shell> Calls<S> {
     /// A client that has connected to nothing yet.
-    pub fn new(shell: S, caller: Caller, map: ClusterMap) -> Self {
+    pub fn new(shell: S, caller: Caller, map: impl Into<Arc<ClusterMap>>) -> Self {
         let session = Session::new(shell.new_session());
-        let (epoch, map) = (AtomicU32::new(map.epoch.0), RwLock::new(Arc::new(map)));
+        let map = map.into();
+        let (epoch, map) = (AtomicU32::new(map.epoch.0), RwLock::new(map));
         let (shards_move, closed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (newer_map_at, links, earlier) = (Mutex::default(), Mutex::default(), Mutex::default());
         Self {

@@ -3,8 +3,8 @@
 //! In steps, each with more clients than the one before: all of them open the file for reading, one more opens it for
 //! writing, for which the shard recalls the leases of all others, and all close it. With `--parts` it is a file of an
 //! MPI program: one client opens it, all others import that handle, and each writes a part of its own, publishes it
-//! and closes (`parts.rs`). Prints a line of JSON when all have it open, and one when all have closed it; with `--pause` waits for a
-//! line after each, so that the node can be looked at.
+//! and closes (`parts.rs`). Prints a line of JSON when all have it open, and one when all have closed it; `--pause`
+//! waits for a line after each, so that the node can be looked at.
 
 mod parts;
 

@@ -1,0 +1,125 @@
+//! The program of one rank: `bench/mpi/scale.c` through the MPI-IO driver (`fronts/mpi/driver`), call for call.
+
+use super::Setting;
+use super::outside::{Outside, ScaleShell};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use weft_client_core::{Files, Member, OpenOptions, XattrKey};
+use weft_protocol::message::shard::{Access, CreateFile};
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, routing};
+
+/// What rank 0 tells the others.
+#[derive(Default)]
+pub struct Shared(RefCell<Option<GroupOpen>>);
+
+/// One rank.
+pub struct Rank {
+    pub files: Arc<Files<ScaleShell>>,
+    pub outside: Rc<Outside>,
+    pub shared: Rc<Shared>,
+    pub number: u32,
+    pub setting: Setting,
+}
+
+/// Why nothing fails.
+const NOTHING_IS_LOST: &str = "no message is lost, and no node is full";
+
+impl Rank {
+    /// Writes, reads back, opens and closes once more, and ends.
+    pub async fn run(self) {
+        let file = self.open().await;
+        self.write(&file).await;
+        file.sync(&self.files).await.expect(NOTHING_IS_LOST);
+        self.outside.barrier().await;
+        self.read(&file).await;
+        self.close(file).await;
+        let again = self.open().await;
+        self.close(again).await;
+        // MPI_Finalize, and the end of the process.
+        self.outside.barrier().await;
+        self.files.close().await.expect(NOTHING_IS_LOST);
+    }
+
+    /// `ad_weft_open_coll`.
+    async fn open(&self) -> Member<ScaleShell> {
+        self.outside.barrier().await;
+        let file = if self.number == 0 { self.open_first().await } else { None };
+        self.outside.barrier().await;
+        match file {
+            Some(file) => file,
+            None => {
+                let open = self.shared.0.borrow().clone().expect("rank 0 has exported it");
+                self.import(open).await
+            }
+        }
+    }
+
+    /// `open_first`: opens by name, asks for the layout, exports, and uses the file as the others do.
+    async fn open_first(&self) -> Option<Member<ScaleShell>> {
+        let (files, who) = (&self.files, Credentials::default());
+        let name = Name::new(b"scale").expect("a name");
+        files.attributes(&who, InodeNumber::ROOT).await.expect(NOTHING_IS_LOST);
+        let create = Some(CreateFile { mode: 0o644, exclusive: false });
+        let options = OpenOptions::of(Access::ReadWrite);
+        let opened = files.open_at(&who, InodeNumber::ROOT, &name, options, create).await;
+        let (handle, _) = opened.expect(NOTHING_IS_LOST);
+        files.attributes(&who, InodeNumber::ROOT).await.expect(NOTHING_IS_LOST);
+        let entry = files.lookup(&who, InodeNumber::ROOT, &name).await.expect(NOTHING_IS_LOST);
+        let layout = XattrKey::new(b"weft.layout").expect("a name");
+        let told = files.value_of(&who, entry.attributes.inode, &layout).await.expect(NOTHING_IS_LOST);
+        assert_eq!(told, b"split");
+        let open = files.open_group(&handle).await.expect(NOTHING_IS_LOST);
+        self.shared.0.replace(Some(open.clone()));
+        let own = self.import(open.clone()).await;
+        files.close_handle(&handle).await;
+        files.leave_group(open.group);
+        Some(own)
+    }
+
+    async fn import(&self, open: GroupOpen) -> Member<ScaleShell> {
+        let inode = open.inode;
+        let member = Member::join(&self.files, &Credentials::default(), open, None).await.expect(NOTHING_IS_LOST);
+        self.files.calls().renew_at(routing::of_inode(inode)).await.expect(NOTHING_IS_LOST);
+        member
+    }
+
+    /// Where a record of a rank is, and what its bytes are.
+    fn record(&self, rank: u32, record: u32) -> (u64, u8) {
+        let Setting { records, bytes, is_strided, .. } = self.setting;
+        let (rank, record) = (u64::from(rank), u64::from(record));
+        let place = match is_strided {
+            true => record * u64::from(self.setting.ranks()) + rank,
+            false => rank * u64::from(records) + record,
+        };
+        let value = u8::try_from(1 + (rank * 31 + record) % 255).expect("a remainder of 255, and one");
+        (place * u64::from(bytes), value)
+    }
+
+    async fn write(&self, file: &Member<ScaleShell>) {
+        let mut bytes = vec![0; self.setting.bytes as usize];
+        for record in 0..self.setting.records {
+            let (offset, value) = self.record(self.number, record);
+            bytes.fill(value);
+            file.write_at(&self.files, &bytes, offset).await.expect(NOTHING_IS_LOST);
+        }
+    }
+
+    async fn read(&self, file: &Member<ScaleShell>) {
+        let rank = if self.setting.reads_next { (self.number + 1) % self.setting.ranks() } else { self.number };
+        let mut bytes = vec![0; self.setting.bytes as usize];
+        for record in 0..self.setting.records {
+            let (offset, value) = self.record(rank, record);
+            let count = file.read_at(&self.files, &mut bytes, offset).await.expect(NOTHING_IS_LOST);
+            let is_same = count == bytes.len() && bytes.iter().all(|byte| *byte == value);
+            assert!(is_same, "rank {}: record {record} of rank {rank} has other bytes than were written", self.number);
+        }
+    }
+
+    /// `ad_weft_close`.
+    async fn close(&self, file: Member<ScaleShell>) {
+        file.flush(&self.files).await.expect(NOTHING_IS_LOST);
+        self.outside.barrier().await;
+        file.close(&self.files).await;
+    }
+}
