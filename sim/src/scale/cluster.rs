@@ -59,13 +59,16 @@ enum Arrives {
     Fenced { node: NodeId, fence: SessionFence },
 }
 
+/// A data request: who waits for its answer, the session, and the bytes behind it.
+type Waiting = ((RankId, u64), SessionId, DataRequest, Vec<u8>);
+
 /// A storage server.
 struct Server {
     collector: Collector,
     terms: ServingTerms,
     objects: BTreeMap<ObjectId, (InodeNumber, Rc<PartFile>)>,
     /// Requests that wait for a term.
-    waiting: Vec<((RankId, u64), SessionId, DataRequest, Vec<u8>)>,
+    waiting: Vec<Waiting>,
 }
 
 /// A process with a client.
