@@ -194,6 +194,10 @@ impl DataConnection for ScaleData {
         Ok(0)
     }
 
+    fn met_end(&self) -> bool {
+        false
+    }
+
     async fn receive_in_place(&mut self, _: usize, _: &mut dyn FnMut(&[u8])) -> Result<bool> {
         Ok(false)
     }

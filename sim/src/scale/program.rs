@@ -5,7 +5,7 @@ use super::outside::{Outside, ScaleShell};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, Member, OpenOptions, XattrKey};
+use weft_client_core::{Files, JoinOptions, Member, OpenOptions, XattrKey};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, routing};
 
@@ -79,7 +79,9 @@ impl Rank {
 
     async fn import(&self, open: GroupOpen) -> Member<ScaleShell> {
         let inode = open.inode;
-        let member = Member::join(&self.files, &Credentials::default(), open, None).await.expect(NOTHING_IS_LOST);
+        let member = Member::join(&self.files, &Credentials::default(), open, JoinOptions::default())
+            .await
+            .expect(NOTHING_IS_LOST);
         self.files.calls().renew_at(routing::of_inode(inode)).await.expect(NOTHING_IS_LOST);
         member
     }
