@@ -1,5 +1,6 @@
-//! Connections to the nodes of a file's objects, by the index of the object or of the node, with ranges of the file that were asked for in order, and are taken in
-//! order: each node serves its part of them while bytes of another one are taken.
+//! Connections to the nodes of a file's objects, by the index of the object or of the node, with ranges of the file
+//! that were asked for in order, and are taken in order: each node serves its part of them while bytes of another one
+//! are taken.
 //!
 //! No connection is waited for: two who hold some and wait for others could wait for each other. And each has only so
 //! many bytes outstanding as may be prefetched over it, so that neither end blocks in a send while the other one does.
