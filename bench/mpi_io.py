@@ -33,6 +33,8 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = {4 * KIB: 2 * MIB, 47_008: 47_008 * 1024, MIB: 64 * MIB, 8 * MIB: 128 * MIB}
 QUICK = {47_008: 47_008 * 256, MIB: 32 * MIB}
 OPERATIONS = ("write", "rewrite", "read")
+# Processes that share few processors wait for one another for tens of milliseconds in each collective call.
+COLLECTIVE_CALLS_MAX = 24
 
 
 def arguments():
@@ -228,33 +230,60 @@ def verdict(median, high, goal):
     return "yes" if median >= goal else "**no**, within the spread" if high >= goal else "**no**"
 
 
-def picture(cells, place):
-    """Ratios to the limit over the size of transfers, for the most ranks."""
+def matplotlib_if_there():
     try:
         import matplotlib  # noqa: PLC0415  (not everybody has it)
     except ImportError:
         say("no pictures: matplotlib is not here (Debian: python3-matplotlib)")
-        return ""
+        return None
     matplotlib.use("svg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
-    most = max(ranks for ranks, _, _ in cells)
+    return plt
+
+
+def drawn(plt, lines, axis_label, path, title):
+    """A picture of three axes. `lines(operation)`: a label, and points of x, median, lowest and highest."""
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
     for axis, operation in zip(axes, OPERATIONS, strict=True):
-        chosen = {key: found for key, found in cells.items() if key[0] == most and not key[2]}
-        for label in dict.fromkeys(label for found in chosen.values() for label, _ in found if label != "limit"):
-            points = [(size_of(key[1]), *against_limit(found, label, operation)) for key, found in chosen.items()]
+        for label, points in lines(operation):
             x, median, low, high = zip(*points, strict=True)
             errors = [[m - l for m, l in zip(median, low, strict=True)], [h - m for m, h in zip(median, high, strict=True)]]
             axis.errorbar(x, median, yerr=errors, marker="o", capsize=3, label=label)
-        axis.axhline(1, color="grey", linewidth=0.8)
-        axis.set(title=operation, xlabel="bytes of a transfer")
-    axes[0].set_ylabel("rate, of a file per rank in a tmpfs")
+        axis.set(title=operation, xlabel=axis_label)
     axes[0].legend(fontsize="small")
-    figure.suptitle(f"{most} ranks, independent calls")
+    figure.suptitle(title)
     figure.tight_layout()
-    figure.savefig(place / "mpi-io.svg")
-    return "![rates over the size of transfers](mpi-io.svg)\n\n"
+    figure.savefig(path)
+
+
+def labels_of(chosen):
+    return dict.fromkeys(label for found in chosen.values() for label, _ in found)
+
+
+def pictures(cells, place):
+    """Ratios to the limit over the size of transfers, for the most ranks; and rates over the number of ranks."""
+    plt = matplotlib_if_there()
+    if plt is None:
+        return ""
+    most = max(ranks for ranks, _, _ in cells)
+    of_most = {key: found for key, found in cells.items() if key[0] == most and not key[2]}
+    of_sizes = {key: found for key, found in cells.items() if key[1] == MIB and not key[2]}
+
+    def ratios(operation):
+        for label in labels_of(of_most):
+            if label != "limit":
+                yield label, [(size_of(key[1]), *against_limit(found, label, operation)) for key, found in of_most.items()]
+
+    def gigabytes(operation):
+        for label in labels_of(of_sizes):
+            points = [(key[0], [rate / 1e9 for rate in figures(found, label, operation, "transfers")])
+                      for key, found in of_sizes.items() if (label, operation) in found]
+            yield label, [(ranks, statistics.median(rates), min(rates), max(rates)) for ranks, rates in points]
+
+    drawn(plt, ratios, "bytes of a transfer", place / "mpi-io.svg", f"{most} ranks, independent calls: of a file per rank in a tmpfs")
+    drawn(plt, gigabytes, "ranks", place / "mpi-io-ranks.svg", "transfers of 1 MiB, independent calls: GB/s of all ranks")
+    return "![rates over the size of transfers](mpi-io.svg)\n\n![rates over the number of ranks](mpi-io-ranks.svg)\n\n"
 
 
 def main():
@@ -271,11 +300,12 @@ def main():
             with Bench(options, ranks, place, program) as bench:
                 for transfer, size in (QUICK if options.quick else SIZES).items():
                     for collective in (False, True):
-                        cells[ranks, transfer, collective] = bench.run(transfer, size, collective)
+                        bytes_of_rank = min(size, COLLECTIVE_CALLS_MAX * transfer) if collective else size
+                        cells[ranks, transfer, collective] = bench.run(transfer, bytes_of_rank, collective)
         counts = scale(options, place, program)
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        text.append(picture(cells, options.out))
+        text.append(pictures(cells, options.out))
     for operation in OPERATIONS:
         text.append(f"## {operation}: ratios to the limit, median (lowest-highest)\n\n{rates(cells, operation)}")
     text.append(f"## Goals\n\n{goals(cells)}")
