@@ -103,9 +103,9 @@ compared=yes
 export HDF5TestExpress=${HDF5TestExpress:-3} LIMIT=${LIMIT:-600}
 start_nodes "$binaries" "$drivers/tests/$library-$mpi"
 "build_$library" || exit 2
-# Programs that take names without a prefix, and PnetCDF, which opens files by open(2), too, get files below a mount.
+# All get files below a mount: some take names without a prefix, and PnetCDF and some of HDF5's open files by open(2), too.
 mount_nodes || exit 0
-export HDF5_PARAPREFIX=weft:/files
+export HDF5_PARAPREFIX="$work/mount/files"
 # shellcheck disable=SC2086
 "$weft" mkdir ${LAYOUT:-} "$name:/files" || exit 2
 for test in "${tests[@]}"; do
