@@ -28,6 +28,14 @@ static void set_number(ADIO_File fd, const char *key, int value)
     ADIOI_Info_set(fd->info, key, text);
 }
 
+/* Gets a hint that was given, or is told. Returns whether there is one. */
+static int get_hint(ADIO_File fd, const char *key, char value[MPI_MAX_INFO_VAL + 1])
+{
+    int is_set = 0;
+    ADIOI_Info_get(fd->info, key, MPI_MAX_INFO_VAL, value, &is_set);
+    return is_set;
+}
+
 static int is_known_rdma(const char *value)
 {
     return strcmp(value, "auto") == 0 || strcmp(value, "static") == 0 || strcmp(value, "dynamic") == 0;
@@ -84,19 +92,15 @@ static int relies_on_visibility(struct dl_phdr_info *library, size_t size, void 
 int ad_weft_is_immediate(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = 0;
-    ADIOI_Info_get(fd->info, VISIBILITY, MPI_MAX_INFO_VAL, value, &is_set);
-    return is_set ? strcmp(value, "immediate") == 0 : dl_iterate_phdr(relies_on_visibility, NULL);
+    return get_hint(fd, VISIBILITY, value) ? strcmp(value, "immediate") == 0 : dl_iterate_phdr(relies_on_visibility, NULL);
 }
 
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS])
 {
     int width = fd->hints->striping_factor, stripe = fd->hints->striping_unit;
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = 0;
     *words = '\0';
-    ADIOI_Info_get(fd->info, LAYOUT, MPI_MAX_INFO_VAL, value, &is_set);
-    if (is_set)
+    if (get_hint(fd, LAYOUT, value))
         snprintf(words, AD_WEFT_WORDS, "%.16s", value);
     else if (width == 1)
         snprintf(words, AD_WEFT_WORDS, "whole");
@@ -109,17 +113,13 @@ void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS])
 static int is_spilling(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = 0;
-    ADIOI_Info_get(fd->info, SPILL, MPI_MAX_INFO_VAL, value, &is_set);
-    return is_set && strcmp(value, "true") == 0;
+    return get_hint(fd, SPILL, value) && strcmp(value, "true") == 0;
 }
 
 void ad_weft_handle_words(ADIO_File fd, char words[AD_WEFT_WORDS])
 {
     char value[MPI_MAX_INFO_VAL + 1], rdma[32] = "";
-    int is_set = 0;
-    ADIOI_Info_get(fd->info, RDMA, MPI_MAX_INFO_VAL, value, &is_set);
-    if (is_set)
+    if (get_hint(fd, RDMA, value))
         snprintf(rdma, sizeof rdma, "rdma=%.16s", value);
     snprintf(words, AD_WEFT_WORDS, "%s%s", rdma, is_spilling(fd) ? " spill" : "");
 }
@@ -146,8 +146,7 @@ struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
 void ad_weft_set_visibility(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = 0;
-    ADIOI_Info_get(fd->info, VISIBILITY, MPI_MAX_INFO_VAL, value, &is_set);
+    int is_set = get_hint(fd, VISIBILITY, value);
     if (ad_weft_file(fd)->is_split)
         ADIOI_Info_set(fd->info, VISIBILITY, ad_weft_file(fd)->is_deferred ? "sync" : "immediate");
     else if (is_set)
@@ -158,8 +157,7 @@ void ad_weft_set_visibility(ADIO_File fd)
 void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = 0;
-    ADIOI_Info_get(fd->info, LAYOUT, MPI_MAX_INFO_VAL, value, &is_set);
+    int is_set = get_hint(fd, LAYOUT, value);
     if (layout.is_split || is_spilling(fd))
         ADIOI_Info_set(fd->info, SPILL, layout.is_split && is_spilling(fd) ? "true" : "false");
     if (layout.is_split)
