@@ -18,6 +18,11 @@ const LARGE_BYTES: u64 = 2 * CHUNK_BYTES;
 /// How often the record of a large copy is written.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
+/// Bytes of the next read: what is left of a range, as far as the buffer has room.
+pub(super) fn step_bytes(left: u64, buffer_bytes: usize) -> usize {
+    usize::try_from(left.min(buffer_bytes as u64)).expect("at most the length of a buffer")
+}
+
 /// A large file that several workers copy.
 pub struct LargeCopy {
     job: Job,
@@ -83,7 +88,7 @@ impl Copy<'_> {
         let writer = part.create(true, self.choices.plan)?;
         let mut offset = 0;
         loop {
-            let left = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
+            let left = step_bytes(end - offset, buffer.len());
             let count = reader.read_at(source, &mut buffer[..left], offset)?;
             if count > 0 {
                 writer.write_at(part, &buffer[..count], offset)?;
@@ -172,7 +177,7 @@ impl Copy<'_> {
         let source = &large.job.source;
         let mut offset = begin;
         while offset < end {
-            let left = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buffer.len());
+            let left = step_bytes(end - offset, buffer.len());
             let count = large.reader.read_at(source, &mut buffer[..left], offset)?;
             if count == 0 {
                 return Err(self.ends_early(source, offset, large.job.item.size));

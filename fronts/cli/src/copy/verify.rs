@@ -6,7 +6,7 @@
 //!
 //! Cost of a file: its bytes are read twice, at the source and at the target.
 
-use super::file::BUFFER_BYTES;
+use super::file::{BUFFER_BYTES, step_bytes};
 use super::place::Place;
 use crate::failure::{Explain, Failure, Outcome};
 use crate::session::Session;
@@ -72,7 +72,7 @@ impl Verifier {
                 let end = if begin + PIECE_BYTES <= size { begin + PIECE_BYTES } else { u64::MAX };
                 let mut offset = begin;
                 while offset < end {
-                    let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX).min(BUFFER_BYTES);
+                    let wanted = step_bytes(end - offset, BUFFER_BYTES);
                     let read = from.read_at(&source, &mut left[..wanted], offset)?;
                     if read != to.read_at(&copy, &mut right[..wanted], offset)? || left[..read] != right[..read] {
                         differs.store(true, Ordering::Relaxed);
