@@ -11,7 +11,7 @@ use weft_protocol::{InodeNumber, Result};
 
 /// Requests for each object that are asked for ahead. A connection has no more in flight (`weft_protocol::window`), and
 /// more would take memory, however small the pieces are.
-const REQUESTS_MAX: usize = 32;
+pub(crate) const REQUESTS_MAX: usize = 32;
 
 /// Pieces of memory, each with a place in the file, that are filled in their order.
 pub trait ReadList {

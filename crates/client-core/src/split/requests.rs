@@ -6,14 +6,12 @@
 
 use crate::file_objects::Held;
 use crate::lines::Lines;
+use crate::lists::REQUESTS_MAX;
 use crate::objects::Objects;
 use crate::shell::Shell;
 use std::collections::VecDeque;
 use weft_layout::{Piece, SplitPiece};
 use weft_protocol::{Error, InodeNumber, NodeId, ObjectId, Result};
-
-/// Requests for each node that are asked for ahead: as many as a connection has in flight (`weft_protocol::window`).
-const REQUESTS_MAX: usize = 32;
 
 /// What is asked for next.
 struct Ahead<'a> {
