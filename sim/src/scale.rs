@@ -31,7 +31,7 @@ pub struct Setting {
     /// Of each rank.
     pub records: u32,
     pub bytes: u32,
-    /// Records of the ranks by turns, instead of a segment each.
+    /// The ranks' records alternate in the file; otherwise each rank has one segment.
     pub is_strided: bool,
     /// Each rank reads the records of the next one instead of its own: these lie at another node.
     pub reads_next: bool,

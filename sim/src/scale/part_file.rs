@@ -26,7 +26,8 @@ impl PartFile {
 
     /// Reads up to the end; zeros where nothing was written.
     pub fn read(&self, into: &mut [u8], offset: u64) -> usize {
-        let count = usize::try_from(self.size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+        let count = self.size().saturating_sub(offset).min(into.len() as u64);
+        let count = usize::try_from(count).expect("at most the buffer's length");
         into.fill(0);
         let end = offset + count as u64;
         for (at, (length, value)) in self.records.borrow().range(..end).rev() {

@@ -107,7 +107,7 @@ impl Crew<'_> {
         }
     }
 
-    /// Has all do something; `order` is told how many sessions there are before.
+    /// Gives each worker an order. `order` gets the number of sessions that the workers before it hold.
     fn obey(&mut self, order: impl Fn(usize) -> Order) -> Outcome<Cost> {
         let (mut costs, mut before) = (Vec::new(), 0);
         for worker in &mut self.workers {

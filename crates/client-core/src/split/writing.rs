@@ -252,7 +252,7 @@ impl<S: Shell> SplitFile<S> {
         if state.unpublished.is_empty() { Ok(()) } else { self.publish_part(io, state).await }
     }
 
-    /// Publishes what was written to the own part, of which the shard knows from now on even if that is nothing.
+    /// Publishes the unpublished extents of the own part. Without any, it still makes the part known to the shard.
     pub(super) async fn publish_part(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
         let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
         let mut patterns = state.unpublished.take();

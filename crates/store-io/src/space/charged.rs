@@ -1,4 +1,4 @@
-//! Which bytes of an object are charged: those from its beginning on, and what was written behind a hole.
+//! The bytes of an object that are charged: a dense prefix, and granules written beyond the first hole.
 //!
 //! A part of a split file has the file's own offsets, so most of it may be a hole. What lies behind one is charged by
 //! granules: of small pieces with small gaps the gaps are charged, too.
