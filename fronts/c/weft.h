@@ -96,7 +96,7 @@ int weft_open(weft_t fs, const char *path, int flags, mode_t mode, weft_file_t *
  *     split                           likewise: a part for each client that writes, on its node
  *     spill                           writes to a split file go on at another node when the caller's own is full
  *     rdma=static|dynamic|auto        memory that RDMA registers: the connection's, the caller's, by the size
- * An unknown hint is -EINVAL. Layout and file are not made in one step. */
+ * An unknown hint is -EINVAL. A file that is there keeps its layout. */
 int weft_openat(weft_file_t directory, const char *path, int flags, mode_t mode, const char *hints, weft_file_t *file);
 
 /* The root directory, for functions with `at`. */

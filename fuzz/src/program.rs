@@ -343,7 +343,7 @@ impl<'a> World<'a> {
             1 => ShardRequest::GetAttributes { inode },
             2 | 3 => ShardRequest::SetAttributes { inode, changes: self.changes() },
             4..=7 => {
-                let create = CreateFile { mode: 0o666, exclusive: self.reader.byte() > 200 };
+                let create = CreateFile { mode: 0o666, exclusive: self.reader.byte() > 200, plan: None };
                 let create = (self.reader.byte() < 200).then_some(create);
                 ShardRequest::OpenAt { parent, name, flags: self.flags(), create }
             }

@@ -152,7 +152,7 @@ impl GroupProgram {
         let parent = parent.unwrap_or(InodeNumber::ROOT);
         let opening = id.decide(process, "open", Opening::USUAL, choose_opening);
         let options = options_of(&opening, process);
-        let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
+        let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive, plan: None });
         let handle = match open(machine, process, parent, name, options, create).await {
             Ok(handle) => handle,
             Err(error) => {

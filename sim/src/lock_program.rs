@@ -43,7 +43,7 @@ enum Step {
 pub async fn use_locks(machine: Arc<Files<SimShell>>, process: Rc<Process>, name: Name) {
     let id = ProgramId::new(&process);
     let options = OpenOptions { registration: None, ..OpenOptions::of(Access::ReadWrite) };
-    let create = Some(CreateFile { mode: 0o644, exclusive: false });
+    let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
     let opened = open(&machine, &process, InodeNumber::ROOT, &name, options, create).await;
     let handle = match opened {
         Ok(handle) => handle,

@@ -180,7 +180,7 @@ impl NativeCalls {
             Open::Directory { inode: InodeNumber::ROOT, next: Some(Cookie::START) }
         } else {
             let (parent, name) = self.parent(path).await?;
-            let create = flags.create.then_some(CreateFile { mode, exclusive: flags.exclusive });
+            let create = flags.create.then_some(CreateFile { mode, exclusive: flags.exclusive, plan: None });
             match self.machine.open_at(&self.who, parent, &name, options(flags), create).await {
                 Ok((handle, _)) => Open::File { handle: Rc::new(handle), position: 0 },
                 Err(Error::IsDirectory) if !flags.access.writes() && !flags.create => {

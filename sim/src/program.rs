@@ -174,7 +174,7 @@ pub async fn use_file(machine: Arc<Files<SimShell>>, process: Rc<Process>, paren
     let id = ProgramId::new(&process);
     let opening = id.decide(&process, "open", Opening::USUAL, choose_opening);
     let options = options_of(&opening, &process);
-    let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive });
+    let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive, plan: None });
     let opened = open(&machine, &process, parent, &name, options, create).await;
     let handle = match opened {
         Ok(handle) => handle,

@@ -11,7 +11,7 @@ use weft_protocol::{InodeNumber, Name, NodeId};
 /// Opens a file of the root directory, and makes it if it is not there.
 pub fn open(client: &Client, text: &str, options: OpenOptions) -> File {
     let name = Name::new(text.as_bytes()).expect("a name");
-    let create = Some(CreateFile { mode: 0o644, exclusive: false });
+    let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
     client.open_at(&FileSystem::me(), InodeNumber::ROOT, &name, options, create).expect("opened").0
 }
 
@@ -21,7 +21,7 @@ pub fn file_with_object_at(fs: &FileSystem, node: NodeId, way: Way, bytes: &[u8]
     for number in 0..1000 {
         let client = fs.client(way);
         let name = Name::new(format!("f{number}").as_bytes()).expect("a name");
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         let (file, _) = client.open_at(&me, InodeNumber::ROOT, &name, OpenOptions::WRITE, create).expect("made");
         file.write_at(bytes, 0).expect("written");
         file.close().expect("closed");

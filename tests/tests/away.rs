@@ -9,7 +9,7 @@ use weft_client::{Client, OpenOptions, Way};
 use weft_tests::{FileSystem, Wanted};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: true });
+const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()

@@ -62,7 +62,7 @@ fn whoever_is_told_of_a_change_of_another_thread_finds_it() {
     });
     race(|name| {
         there(name);
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         client.open_at(&me, parent, name, OpenOptions::of(Access::Write), create).is_ok() || there(name)
     });
     let renamed = |name: &Name| Name::new(&[name.as_bytes(), b"-new"].concat()).unwrap();

@@ -122,7 +122,7 @@ fn a_client_that_renews_but_does_not_answer_a_recall_believes_nothing_when_other
     let held = Stuck::new(&stuck);
     let names = ["recalled", "believed"].map(|text| Name::new(text.as_bytes()).unwrap());
     for name in &names {
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         other.open_at(&me, ROOT, name, OpenOptions::WRITE, create).unwrap().0.close().unwrap();
     }
     stuck.attributes(&me, ROOT).unwrap();

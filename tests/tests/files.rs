@@ -10,7 +10,7 @@ use weft_client::{Client, File, Lent, OpenOptions, Way};
 use weft_tests::{FileSystem, Stored, Wanted, open, pattern};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false });
+const NEW: Option<CreateFile> = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
 const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
 
 weft_tests::with_each_store!(

@@ -109,7 +109,7 @@ fn all_of_a_striped_file_is_shared(stored: Stored) {
     let plan = StripePlan::new(4, 64 << 10).unwrap().into();
     let directory = exporter.make_directory(&me(), ROOT, &name("striped"), 0o755).unwrap().attributes.inode;
     exporter.set_directory_plan(&me(), directory, plan).unwrap();
-    let create = Some(CreateFile { mode: 0o644, exclusive: true });
+    let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
     let (file, _) = exporter.open_at(&me(), directory, &name("f"), BOTH, create).unwrap();
     let shared = import(&member, &passed(&file));
     let before = member.counters().shard_calls;

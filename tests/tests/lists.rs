@@ -73,7 +73,7 @@ fn handles(fs: &FileSystem, way: Way, is_striped: bool) -> (Vec<File>, [Client; 
     if is_striped {
         client.set_directory_plan(&me, directory, StripePlan::new(3, 64 << 10).unwrap().into()).unwrap();
     }
-    let create = Some(CreateFile { mode: 0o644, exclusive: false });
+    let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
     let open = |options| client.open_at(&me, directory, &Name::new(b"f").unwrap(), options, create).unwrap().0;
     let (own, direct) = (open(BOTH), open(OpenOptions { direct: true, ..BOTH }));
     let imported = clients[1].import(&me, &own.export(false).unwrap(), JoinOptions::default()).unwrap().0;

@@ -22,7 +22,7 @@ fn closed_files_keep_no_buffers() {
     let piece = vec![1; 100_000];
     let write = |number: u64| {
         let name = Name::new(format!("f{number}").as_bytes()).unwrap();
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         let (file, _) =
             client.open_at(&FileSystem::me(), InodeNumber::ROOT, &name, OpenOptions::WRITE, create).unwrap();
         // Several runs of a mebibyte.

@@ -214,7 +214,7 @@ fn made_again_before_its_removal_is_answered(let_go: impl FnOnce(Held)) {
         proxy.hold_next_reply();
         let removal = scope.spawn(|| client.unlink(&me, ROOT, &name));
         let held = proxy.held();
-        let anew = Some(CreateFile { mode: 0o644, exclusive: true });
+        let anew = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         let (again, _) = client.open_at(&me, ROOT, &name, BOTH, anew).unwrap();
         let_go(held);
         removal.join().unwrap().unwrap();

@@ -52,7 +52,7 @@ impl Shared {
         let (sender, drops) = channel();
         reader.set_invalidator(Arc::new(Kernel(Mutex::new(sender))));
         let name = Name::new(b"f").unwrap();
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         let (writer, entry) =
             writers_client.open_at(&me, InodeNumber::ROOT, &name, OpenOptions::WRITE, create).unwrap();
         writer.write_at(&[1; 4 * PAGE as usize], 0).unwrap();

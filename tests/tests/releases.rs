@@ -16,7 +16,7 @@ fn a_client_that_goes_on_making_files_gives_leases_back_in_batches() {
     let mut files = 0;
     while since.elapsed() < time || files < 10_000 {
         let name = Name::new(format!("f{files}").as_bytes()).unwrap();
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         client.open_at(&FileSystem::me(), InodeNumber::ROOT, &name, OpenOptions::WRITE, create).unwrap();
         files += 1;
     }

@@ -170,7 +170,7 @@ fn what_is_removed_or_cut_takes_no_space(stored: Stored) {
     split_all(&clients[0]);
     for round in 0..5 {
         // The same file again and again, as checkpoints are.
-        let create = Some(CreateFile { mode: 0o644, exclusive: false });
+        let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
         let options = OpenOptions { truncate: true, ..BOTH };
         let first = clients[0].open_at(&me(), ROOT, &name("f"), options, create).unwrap().0;
         let exported = first.export(false).unwrap();

@@ -44,7 +44,7 @@ fn striped_directory(client: &Client) -> InodeNumber {
 }
 
 fn open_in(client: &Client, directory: InodeNumber, text: &str, options: OpenOptions) -> File {
-    let create = Some(CreateFile { mode: 0o644, exclusive: false });
+    let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
     client.open_at(&me(), directory, &name(text), options, create).unwrap().0
 }
 

@@ -61,7 +61,7 @@ fn run(args: &Args) -> Outcome {
 
 /// Opens a file to read and write, and makes it if it is not there.
 fn open(client: &Client, name: &str) -> Outcome<File> {
-    let create = Some(CreateFile { mode: 0o600, exclusive: false });
+    let create = Some(CreateFile { mode: 0o600, exclusive: false, plan: None });
     let options = OpenOptions::of(Access::ReadWrite);
     let parsed = Name::new(name.as_bytes()).explain(name)?;
     let opened = client.open_at(&client.credentials(), InodeNumber::ROOT, &parsed, options, create);

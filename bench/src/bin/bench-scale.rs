@@ -85,7 +85,7 @@ impl Session {
 
     fn create(&self, directory: InodeNumber, name: &Name) -> Outcome {
         let options = OpenOptions::of(Access::Write);
-        let create = Some(CreateFile { mode: 0o600, exclusive: true });
+        let create = Some(CreateFile { mode: 0o600, exclusive: true, plan: None });
         let made = self.client.open_at(&self.who, directory, name, options, create);
         made.and_then(|(file, _)| file.close()).explain(format_args!("create {name}"))
     }

@@ -204,7 +204,7 @@ impl<M: MountShell> Mount<M> {
     /// Makes a plain file, and leaves it closed.
     async fn make_file(&self, who: &Credentials, parent: InodeNumber, name: &Name, mode: u16) -> Result<Entry> {
         let options: OpenOptionsOf<M> = OpenOptions { direct: true, ..OpenOptions::of(Access::Write) };
-        let create = CreateFile { mode, exclusive: true };
+        let create = CreateFile { mode, exclusive: true, plan: None };
         let (handle, entry) = self.client.open_at(who, parent, name, options, Some(create)).await?;
         let flushed = self.flush_handle(&handle, FlushFor::Program).await;
         self.client.close_handle(&handle).await;

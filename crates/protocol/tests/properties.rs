@@ -9,13 +9,14 @@ use weft_protocol::data::{
 use weft_protocol::frame::{self, HEADER_BYTES, Header};
 use weft_protocol::limits::{
     BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX,
+    STRIPE_BYTES_MIN,
 };
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{CreateFile, Origin, ShardCall, ShardRequest, Slot, SymlinkTarget};
 use weft_protocol::{
     AttributeChanges, Capability, ClusterMap, Credentials, Generation, InodeNumber, LeaseKey, MapEpoch, Name,
-    NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Rights, SessionId, ShardId, ShardRecord,
-    SlotIndex, TimeChange, Timestamp, codec,
+    NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Plan, Rights, SessionId, ShardId, ShardRecord,
+    SlotIndex, StripePlan, TimeChange, Timestamp, codec,
 };
 
 fn any_name() -> impl Strategy<Value = Name> {
@@ -75,14 +76,15 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
     prop_oneof![
         (any_inode(), any_name()).prop_map(|(parent, name)| ShardRequest::Lookup { parent, name }),
         (any_inode(), any_changes()).prop_map(|(inode, changes)| ShardRequest::SetAttributes { inode, changes }),
-        (any_inode(), any_name(), any::<(u16, bool)>()).prop_map(|(parent, name, (mode, exclusive))| {
+        (any_inode(), any_name(), any::<(u16, bool, u16)>()).prop_map(|(parent, name, (mode, exclusive, width))| {
             let flags = weft_protocol::message::shard::OpenFlags {
                 access: weft_protocol::message::shard::Access::Write,
                 truncate: exclusive,
                 direct: !exclusive,
                 page_cache: weft_protocol::message::shard::PageCache::All,
             };
-            ShardRequest::OpenAt { parent, name, flags, create: Some(CreateFile { mode, exclusive }) }
+            let plan = StripePlan::new(width, STRIPE_BYTES_MIN).map(Plan::Striped);
+            ShardRequest::OpenAt { parent, name, flags, create: Some(CreateFile { mode, exclusive, plan }) }
         }),
         (any_inode(), any_name(), vec(any::<u8>(), 0..5000)).prop_map(|(parent, name, target)| {
             ShardRequest::MakeSymlink { parent, name, target: SymlinkTarget(target) }

@@ -303,7 +303,8 @@ impl Filesystem for MountedFilesystem {
         reply: ReplyCreate,
     ) {
         let (caller, parent, name) = (Caller::from(request), convert::inode(parent), convert::name(name));
-        let create = CreateFile { mode: convert::new_permissions(mode, umask), exclusive: convert::exclusive(flags) };
+        let (mode, exclusive) = (convert::new_permissions(mode, umask), convert::exclusive(flags));
+        let create = CreateFile { mode, exclusive, plan: None };
         self.run(request, Wait::KeepsWrites, move |front| {
             let name = match name {
                 Ok(name) => name,

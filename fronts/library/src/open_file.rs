@@ -73,7 +73,7 @@ impl Flags {
             ..OpenOptions::of(access)
         };
         let exclusive = has(libc::O_EXCL);
-        let create = has(libc::O_CREAT).then_some(CreateFile { mode: permissions, exclusive });
+        let create = has(libc::O_CREAT).then_some(CreateFile { mode: permissions, exclusive, plan: hints.layout });
         let (follows, only_directory) = (!has(libc::O_NOFOLLOW), has(libc::O_DIRECTORY));
         if only_directory && create.is_some() {
             return Err(Failure::invalid("O_CREAT makes no directory: mkdir does"));
@@ -93,16 +93,7 @@ impl OpenFile {
         let FileSystem { client, who, .. } = &**place.fs;
         let opened = client.open_path(who, (place.directory, place.path), flags.options, flags.create, flags.follows);
         match opened {
-            Ok((file, entry)) => {
-                if let Some(plan) = hints.layout
-                    && flags.create.is_some()
-                    && entry.attributes.size == 0
-                    && entry.attributes.layout.plan() != plan
-                {
-                    client.set_file_plan(who, file.inode(), plan).explain(|| format!("open {place}: layout"))?;
-                }
-                Ok(Self::new(place.fs, What::File(file), &flags))
-            }
+            Ok((file, _)) => Ok(Self::new(place.fs, What::File(file), &flags)),
             Err(Error::IsDirectory) if flags.create.is_none() => Self::open_directory(place, &flags),
             Err(error) => Err(error).explain(|| format!("open {place}")),
         }

@@ -66,8 +66,7 @@ static int flags_of(int access_mode, const struct ad_weft_name *name)
     return is_shared_pointer(name) ? flags | O_DIRECT : flags;
 }
 
-/* Opens with hints. Hints are advisory: a layout is dropped that is invalid, or that comes when other ranks have opened
- * the file already. */
+/* Opens with hints. Hints are advisory: a layout that is invalid is dropped. */
 static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_name *name, int flags, weft_file_t *file)
 {
     char layout[AD_WEFT_WORDS], words[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
@@ -80,7 +79,7 @@ static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_
     if (flags & O_CREAT && *layout != '\0') {
         snprintf(both, sizeof both, "%s %s", layout, words);
         int error = weft_openat(root, name->path, flags, mode, both, file);
-        if (error != -EINVAL && error != -EBUSY)
+        if (error != -EINVAL)
             return error;
     }
     return weft_openat(root, name->path, flags, mode, words, file);

@@ -263,7 +263,7 @@ impl Served {
             }
             Operation::Create { name: text, mode, flags } => match name(&text) {
                 Ok(name) => {
-                    let create = CreateFile { mode, exclusive: flags.exclusive };
+                    let create = CreateFile { mode, exclusive: flags.exclusive, plan: None };
                     let answer = mount.create(who, (node, &name), options(flags), create, register).await;
                     self.reply_with(answer.result, |(made, file)| {
                         // The kernel takes one term for both here.

@@ -60,7 +60,7 @@ impl Rank {
         let (files, who) = (&self.files, Credentials::default());
         let name = Name::new(b"scale").expect("a name");
         files.attributes(&who, InodeNumber::ROOT).await.expect(NOTHING_IS_LOST);
-        let create = Some(CreateFile { mode: 0o644, exclusive: false });
+        let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
         let options = OpenOptions::of(Access::ReadWrite);
         let opened = files.open_at(&who, InodeNumber::ROOT, &name, options, create).await;
         let (handle, _) = opened.expect(NOTHING_IS_LOST);

@@ -139,7 +139,7 @@ fn a_file_cannot_claim_the_object_of_another() {
     let (open, _) = owner.open_at(&me, ROOT, &name("victim"), OpenOptions::READ, None).expect("opened");
     assert_eq!(open.read_at(&mut [0; 100], 0), Ok(CONTENTS.len()));
     let mut calls = Calls::new(scene.enter(Way::Tcp, &scene.user(), Purpose::Control, SESSION).expect("entered"));
-    let create = Some(CreateFile { mode: 0o600, exclusive: false });
+    let create = Some(CreateFile { mode: 0o600, exclusive: false, plan: None });
     let flags = open_flags(Access::ReadWrite);
     let made = calls.call(None, 0, ShardRequest::OpenAt { parent: home, name: name("thief"), flags, create });
     let Ok(ShardAnswer::Opened { attributes, .. }) = made else { panic!("{made:?}") };

@@ -128,7 +128,7 @@ fn with_a_key_every_caller_is_its_user() {
     let mut scene = Scene::new();
     let (me, owner) = (FileSystem::me(), scene.fs.client(Way::Tcp));
     let put = |file: &str, mode, owned_by: AttributeChanges| {
-        let create = Some(CreateFile { mode, exclusive: true });
+        let create = Some(CreateFile { mode, exclusive: true, plan: None });
         let (open, entry) = owner.open_at(&me, ROOT, &name(file), OpenOptions::WRITE, create).expect("made");
         open.write_at(CONTENTS, 0).expect("written");
         open.close().expect("closed");

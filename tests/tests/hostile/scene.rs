@@ -34,7 +34,7 @@ impl Scene {
     pub fn new() -> Self {
         let fs = FileSystem::start(Wanted { nodes: 1, ..Wanted::default() });
         let client = fs.client(Way::Tcp);
-        let create = Some(CreateFile { mode: 0o600, exclusive: true });
+        let create = Some(CreateFile { mode: 0o600, exclusive: true, plan: None });
         let (file, _) =
             client.open_at(&FileSystem::me(), ROOT, &name("victim"), OpenOptions::WRITE, create).expect("created");
         file.write_at(CONTENTS, 0).expect("written");
@@ -94,7 +94,7 @@ impl Scene {
         let me = FileSystem::me();
         let (writer, reader) = (self.fs.client(Way::Tcp), self.fs.client(Way::Unix));
         let file_name = name(&format!("honest{}", self.checks));
-        let create = Some(CreateFile { mode: 0o644, exclusive: true });
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
         let (file, _) = writer.open_at(&me, ROOT, &file_name, OpenOptions::WRITE, create).expect(after);
         file.write_at(after.as_bytes(), 0).expect(after);
         file.close().expect(after);

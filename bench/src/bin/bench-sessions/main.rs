@@ -113,7 +113,7 @@ fn name() -> Outcome<Name> {
 /// A file of which nobody holds a lease: the session that makes it is over.
 fn make(instance: &Instance) -> Outcome<InodeNumber> {
     let (client, who) = connect(instance)?;
-    let create = Some(CreateFile { mode: 0o600, exclusive: false });
+    let create = Some(CreateFile { mode: 0o600, exclusive: false, plan: None });
     let options = OpenOptions::of(Access::Write);
     let (file, entry) = client.open_at(&who, InodeNumber::ROOT, &name()?, options, create).explain("make the file")?;
     file.write_at(b"one file for all", 0).explain("write the file")?;

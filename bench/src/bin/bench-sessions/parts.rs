@@ -134,7 +134,8 @@ pub fn run(args: &Args, instance: &Instance) -> Outcome {
     let mut crew = Crew { args, workers: Vec::new() };
     for &sessions in &args.sizes {
         let connect = crew.grow(sessions)?;
-        let (options, create) = (OpenOptions::of(Access::ReadWrite), CreateFile { mode: 0o600, exclusive: true });
+        let (options, create) =
+            (OpenOptions::of(Access::ReadWrite), CreateFile { mode: 0o600, exclusive: true, plan: None });
         let made = opener.open_at(&who, InodeNumber::ROOT, &name()?, options, Some(create));
         let opened = made.explain("make the file")?.0;
         let exported = opened.export(false).explain("export the file")?;

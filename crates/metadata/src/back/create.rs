@@ -101,11 +101,14 @@ impl<K: KeyValue> Back<K> {
         directory.check_has_name()?;
         let grants = Grants::empty();
         // Made without a look for the name first: most names that may be made are not there.
-        if let Some(CreateFile { mode, .. }) = create
+        if let Some(CreateFile { mode, plan, .. }) = create
             && check_change_names(&directory, caller).is_ok()
             && let place = (parent, &mut directory, name)
-            && let Some((number, inode)) = self.make(time, caller, place, FileKind::Regular, mode)
+            && let Some((number, mut inode)) = self.make(time, caller, place, FileKind::Regular, mode)
         {
+            if let Some(plan) = plan {
+                inode.layout = Layout::planned(plan);
+            }
             self.put_inode(number, &inode);
             let attributes = inode.attributes(number);
             return Ok(opened(attributes, true));

@@ -93,6 +93,8 @@ pub struct CreateFile {
     pub mode: u16,
     /// Fail with [`Error::Exists`] when the name is there (O_EXCL).
     pub exclusive: bool,
+    /// Layout of the file; `None`: what the directory hands down.
+    pub plan: Option<Plan>,
 }
 
 /// Options of an open.

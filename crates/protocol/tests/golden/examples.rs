@@ -21,8 +21,8 @@ use weft_protocol::{
     AttributeChanges, Attributes, BelowEntry, BelowName, BelowNote, BelowPage, BelowStamp, Capability, ClusterMap,
     Cookie, Credentials, Error, Extent, FileKind, Generation, Grants, GroupOpen, HeldLock, Inherited, InheritedChange,
     InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
-    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, Pattern, RangeLock,
-    Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan, TimeChange, Timestamp, Xattr,
+    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, Pattern, Plan,
+    RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan, TimeChange, Timestamp, Xattr,
     XattrExpectation, XattrName, XattrValue,
 };
 
@@ -298,7 +298,7 @@ pub fn shard_requests() -> Vec<ShardRequest> {
             parent,
             name: name("file"),
             flags: flags(Access::ReadWrite),
-            create: Some(CreateFile { mode: 0o644, exclusive: true }),
+            create: Some(CreateFile { mode: 0o644, exclusive: true, plan: Some(Plan::Split) }),
         },
         ShardRequest::Commit {
             inode: inode(),

@@ -107,6 +107,27 @@ static void names(const char *file_system)
     EXPECT(0, weft_disconnect(fs));
 }
 
+/* Several open what one of them makes: the hints of the others say nothing, also while it is empty and open. */
+static void layout_of_who_makes_it(weft_t fs, const char *file_system, weft_file_t root)
+{
+    weft_t other = connected(file_system);
+    weft_file_t there, first, second;
+    char value[64];
+    EXPECT(0, weft_mkdir(fs, "/parts", 0700));
+    EXPECT(0, weft_setxattr(fs, "/parts", "weft.layout", "split", 5, 0));
+    EXPECT(0, weft_root(other, &there));
+    EXPECT(0, weft_openat(root, "parts/one", O_RDWR | O_CREAT, 0600, "whole", &first));
+    EXPECT(0, weft_openat(there, "parts/one", O_RDWR | O_CREAT, 0600, "width=2 stripe=64KiB", &second));
+    EXPECT(5, weft_getxattr(fs, "/parts/one", "weft.layout", value, sizeof value));
+    CHECK(memcmp(value, "whole", 5) == 0);
+    EXPECT(0, weft_close(first));
+    EXPECT(0, weft_close(second));
+    EXPECT(0, weft_unlink(fs, "/parts/one"));
+    EXPECT(0, weft_rmdir(fs, "/parts"));
+    EXPECT(0, weft_close(there));
+    EXPECT(0, weft_disconnect(other));
+}
+
 static void attributes(const char *file_system)
 {
     weft_t fs = connected(file_system);
@@ -118,6 +139,7 @@ static void attributes(const char *file_system)
     EXPECT(0, weft_close(file));
     EXPECT(20, weft_getxattr(fs, "/attributes", "weft.layout", value, sizeof value));
     CHECK(memcmp(value, "width=2 stripe=65536", 20) == 0);
+    layout_of_who_makes_it(fs, file_system, root);
     EXPECT(0, weft_chmod(fs, "/attributes", 0444));
     EXPECT(0, weft_access(fs, "/attributes", R_OK));
     EXPECT(-EACCES, weft_access(fs, "/attributes", X_OK));

@@ -160,7 +160,7 @@ impl Worker {
         let (parent, name) = self.session.parent(&path, "open")?;
         let access = if write { Access::Write } else { Access::Read };
         let options = OpenOptions { truncate: write, direct: transfer.direct, ..OpenOptions::of(access) };
-        let create = write.then_some(CreateFile { mode: 0o600, exclusive: false });
+        let create = write.then_some(CreateFile { mode: 0o600, exclusive: false, plan: None });
         let opened = self.session.client.open_at(&self.session.who, parent, &name, options, create);
         opened.explain(|| format!("open {path}")).map(|(file, _)| Handle::Native(file))
     }
@@ -235,7 +235,7 @@ impl Worker {
 
     fn create(&self, directory: InodeNumber, names: &[Name]) -> Outcome<(u64, u64)> {
         let options = OpenOptions::of(Access::Write);
-        let create = Some(CreateFile { mode: 0o600, exclusive: true });
+        let create = Some(CreateFile { mode: 0o600, exclusive: true, plan: None });
         for name in names {
             let made = self.session.client.open_at(&self.session.who, directory, name, options, create);
             made.and_then(|(file, _)| file.close()).explain(|| format!("create {name}"))?;

@@ -345,13 +345,14 @@ impl Place {
             Place::Local(path) => create_local(path, truncate).explain(place).map(Writer::Local),
             Place::Weft(session, path) => {
                 let options = OpenOptions { truncate, ..OpenOptions::WRITE };
-                let create = CreateFile { mode: MODE_UNFINISHED, exclusive: false };
+                let create = CreateFile { mode: MODE_UNFINISHED, exclusive: false, plan };
                 let parent = session.client.walk_to_parent(&session.who, path);
                 let opened = parent.and_then(|(parent, name)| {
                     session.client.open_at(&session.who, parent, &name, options, Some(create))
                 });
                 let (file, entry) = opened.explain(place)?;
-                if let Some(plan) = plan {
+                // What was not removed above keeps its layout.
+                if let Some(plan) = plan.filter(|plan| *plan != entry.attributes.layout.plan()) {
                     session.client.set_file_plan(&session.who, entry.attributes.inode, plan).explain(place)?;
                 }
                 Ok(Writer::Weft(file))

@@ -81,7 +81,7 @@ impl Native {
         };
         let OpenFlags { truncate, append, direct, .. } = flags;
         let options = OpenOptions { truncate, append, direct, ..OpenOptions::of(access) };
-        let create = flags.create.then_some(CreateFile { mode: 0o644, exclusive: flags.exclusive });
+        let create = flags.create.then_some(CreateFile { mode: 0o644, exclusive: flags.exclusive, plan: None });
         let (parent, name) = self.parent(path)?;
         let (file, _) = self.client.open_at(&self.who, parent, &name, options, create)?;
         let inode = file.inode();

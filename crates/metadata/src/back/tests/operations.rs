@@ -2,7 +2,7 @@
 
 use crate::back::*;
 use crate::kv::MemoryStore;
-use weft_protocol::limits::{DIRECTORY_PAGE_ENTRIES_MAX, LINKS_MAX};
+use weft_protocol::limits::{DIRECTORY_PAGE_ENTRIES_MAX, LINKS_MAX, STRIPE_BYTES_MIN};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
@@ -89,7 +89,8 @@ impl Bench {
 
 pub fn create(parent: InodeNumber, text: &str, mode: u16) -> ShardRequest {
     let flags = OpenFlags { access: Access::ReadWrite, truncate: false, direct: false, page_cache: PageCache::None };
-    ShardRequest::OpenAt { parent, name: name(text), flags, create: Some(CreateFile { mode, exclusive: true }) }
+    let create = CreateFile { mode, exclusive: true, plan: None };
+    ShardRequest::OpenAt { parent, name: name(text), flags, create: Some(create) }
 }
 
 pub fn mkdir(parent: InodeNumber, text: &str, mode: u16) -> ShardRequest {
@@ -190,6 +191,28 @@ fn a_set_group_id_directory_gives_its_group() {
     assert_eq!((bench.get(file).gid, bench.get(file).mode), (50, 0o755), "not a member: no set-group-id");
     let below = bench.mkdir(directory, "below", 0o755);
     assert_eq!((bench.get(below).gid, bench.get(below).mode), (50, 0o2755));
+}
+
+#[test]
+fn a_file_is_made_with_its_layout() {
+    let mut bench = Bench::new();
+    let directory = bench.mkdir(ROOT, "d", 0o755);
+    let split = InheritedChange::Plan(Plan::Split);
+    bench.change(ShardRequest::SetInherited { inode: directory, change: split }).expect("set");
+    let mut open = |text: &str, plan| {
+        let mut request = create(directory, text, 0o644);
+        let ShardRequest::OpenAt { create, .. } = &mut request else { unreachable!("create() opens") };
+        *create = Some(CreateFile { mode: 0o644, exclusive: false, plan });
+        let inode = Bench::inode_of(bench.change(request));
+        bench.get(inode).layout
+    };
+    let striped = StripePlan::new(2, STRIPE_BYTES_MIN).expect("a plan");
+    assert_eq!(open("inherits", None), Layout::Split { epoch: 0 });
+    assert_eq!(open("whole", Some(Plan::Whole)), Layout::Empty);
+    assert_eq!(open("striped", Some(Plan::Striped(striped))), Layout::Planned(striped));
+    // What is there keeps its own.
+    assert_eq!(open("whole", Some(Plan::Striped(striped))), Layout::Empty);
+    assert_eq!(open("inherits", Some(Plan::Whole)), Layout::Split { epoch: 0 });
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Several {
             parent,
             name: name(text),
             flags: flags(Access::Read),
-            create: Some(CreateFile { mode: 0o644, exclusive: true }),
+            create: Some(CreateFile { mode: 0o644, exclusive: true, plan: None }),
         };
         let maker = SessionId(99);
         let inode = attributes(&self.ok(maker, request)).inode;

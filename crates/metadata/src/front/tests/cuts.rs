@@ -13,7 +13,7 @@ fn open_cut(inode: InodeNumber) -> ShardRequest {
 }
 
 fn open_at_cut(text: &str, exclusive: bool) -> ShardRequest {
-    let create = Some(CreateFile { mode: 0o644, exclusive });
+    let create = Some(CreateFile { mode: 0o644, exclusive, plan: None });
     ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: CUT, create }
 }
 

@@ -55,7 +55,7 @@ pub fn flags(access: Access) -> OpenFlags {
 }
 
 pub fn create(text: &str) -> ShardRequest {
-    let create = Some(CreateFile { mode: 0o644, exclusive: false });
+    let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
     ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create }
 }
 

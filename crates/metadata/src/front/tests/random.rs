@@ -113,7 +113,7 @@ impl Play {
             Operation::List => list(ROOT, None, 100),
             Operation::Create(number, exclusive) => {
                 let (parent, name) = place(*number);
-                let create = Some(CreateFile { mode: 0o644, exclusive: *exclusive });
+                let create = Some(CreateFile { mode: 0o644, exclusive: *exclusive, plan: None });
                 ShardRequest::OpenAt { parent, name, flags: flags(Access::ReadWrite), create }
             }
             Operation::Mkdir(number) => mkdir(ROOT, text(*number)),

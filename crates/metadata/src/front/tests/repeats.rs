@@ -32,7 +32,7 @@ fn again(world: &mut World, request: ShardRequest) -> u64 {
 }
 
 fn create_exclusive(text: &str, mode: u16) -> ShardRequest {
-    let create = Some(CreateFile { mode, exclusive: true });
+    let create = Some(CreateFile { mode, exclusive: true, plan: None });
     ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create }
 }
 

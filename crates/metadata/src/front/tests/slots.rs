@@ -14,7 +14,7 @@ fn a_repeated_change_gets_the_first_answer_without_grants() {
         parent: ROOT,
         name: name("f"),
         flags: flags(Access::ReadWrite),
-        create: Some(CreateFile { mode: 0o600, exclusive: true }),
+        create: Some(CreateFile { mode: 0o600, exclusive: true, plan: None }),
     };
     let first = world.call_in(A, user(0), (SLOT, 5), exclusive.clone());
     let again = world.call_in(A, user(0), (SLOT, 5), exclusive);
