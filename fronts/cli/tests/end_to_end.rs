@@ -97,7 +97,8 @@ impl Ground {
         command.env("XDG_RUNTIME_DIR", self.path("run")).env("TMPDIR", self.path("tmp"));
         command.env("WEFT_SSH", self.path("ssh"));
         // A test may run in a batch job, and starts what it says all the same.
-        for variable in ["SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_JOBID", "PBS_NODEFILE"] {
+        let of_jobs = "SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_NODELIST PBS_JOBID PBS_NODEFILE HYDRA_HOST_FILE";
+        for variable in of_jobs.split(' ') {
             command.env_remove(variable);
         }
         command

@@ -37,8 +37,10 @@ const NAME_DEFAULT: &str = "weft";
 
 const HELP: &str = "\
 In a batch job of Slurm or PBS, each of the job's hosts runs a node, and NAME
-is job-ID. Elsewhere, and with --nodes N, the nodes run on this machine.
---hosts slurm or pbs insists on the job. Of a file, each line starts a node:
+is job-ID. So does each host of mpiexec's host file, where HYDRA_HOST_FILE, or
+Open MPI's default_hostfile, names one. Elsewhere, and with --nodes N, the
+nodes run on this machine. --hosts slurm, pbs or mpiexec insists on these
+hosts. Of a file, each line starts a node:
   HOST [site=NAME] [store=STORE] [listen=IFACE|CIDR|ADDR]     # comment
 HOST is reached by ssh, which must not ask (BatchMode) and must find `weft`
 there; `localhost` is this machine, without ssh. WEFT_SSH names another program
@@ -87,8 +89,8 @@ pub struct Args {
     /// Directory for the nodes' stores, or memory, and bytes that they may use; or a device, or files
     #[arg(long, value_name = "DIR[:SIZE]|memory[:SIZE]|device:PATH|file:DIR:SIZE")]
     store: Option<StoreChoice>,
-    /// File with a host per line, or those of this batch job
-    #[arg(long, value_name = "FILE|slurm|pbs")]
+    /// File with a host per line, or those of this batch job, or of mpiexec
+    #[arg(long, value_name = "FILE|slurm|pbs|mpiexec")]
     hosts: Option<PathBuf>,
     /// Interface, network or address that nodes listen on [default: loopback; of hosts: where ssh came in]
     #[arg(long, value_name = "IFACE|CIDR|ADDR")]
@@ -495,7 +497,7 @@ fn places(plan: &Plan, instance: &Instance) -> String {
 fn summary(plan: &Plan, instance: &Instance, took: Duration) -> String {
     let name = &instance.map.name;
     let (nodes, shards) = (instance.map.nodes.len(), instance.map.shards.len());
-    let hosts = plan.scheduler.map(|scheduler| format!(" on the hosts of this {scheduler} job")).unwrap_or_default();
+    let hosts = plan.scheduler.map(|scheduler| format!(" on {}", scheduler.hosts_text())).unwrap_or_default();
     format!(
         "{name} is up: {nodes} nodes{hosts}, {shards} shards, in {}; stores: {}\n\n  \
          weft mount {name} MOUNTPOINT     work with it as a directory\n  \

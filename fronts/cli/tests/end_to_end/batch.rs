@@ -65,6 +65,18 @@ fn in_a_pbs_job_each_host_has_one_node() {
 }
 
 #[test]
+fn each_host_of_plain_mpiexec_has_one_node() {
+    let ground = Ground::new("mpiexec-job");
+    install_ssh(&ground);
+    fs::write(ground.path("machines"), "# the lab\na.cluster:2\nb.cluster slots=4\n").expect("written");
+    let job = [("HYDRA_HOST_FILE", "machines")];
+    let said = done(&ground, &job, &["up"]);
+    assert!(said.starts_with("weft is up: 2 nodes on mpiexec's hosts, 2 shards, in "), "{said}");
+    assert_eq!(nodes(&ground, &job), ["a.cluster", "b.cluster"]);
+    done(&ground, &job, &["down"]);
+}
+
+#[test]
 fn what_is_said_comes_before_what_the_job_says() {
     let ground = Ground::new("said-job");
     install_ssh(&ground);
@@ -81,6 +93,7 @@ fn what_is_said_comes_before_what_the_job_says() {
         (&[("PBS_NODEFILE", "gone")], &["up", "x"], "PBS_NODEFILE: gone: no such file or directory"),
         (&[], &["up", "x", "--hosts", "slurm"], "not in a job of Slurm: SLURM_JOB_NODELIST is not set"),
         (&job, &["up", "x", "--hosts", "pbs"], "not in a job of PBS: PBS_NODEFILE is not set"),
+        (&job, &["up", "x", "--hosts", "mpiexec"], "none of HYDRA_HOST_FILE, OMPI_MCA_orte_default_hostfile, "),
     ] {
         let output = in_job(&ground, variables, words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
