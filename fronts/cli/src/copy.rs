@@ -5,7 +5,8 @@
 //! and renamed when it is whole, so a half copy never looks like a copy. Beside a large one lies a record of how far it
 //! is, from which `--resume` goes on.
 //!
-//! Cost of a file into a file system: create, commit, attributes, rename: four awaited messages, and its data once.
+//! Cost of a file into a file system: create, commit, attributes, rename: four awaited messages, one for each extended
+//! attribute, and its data once.
 //!
 //! On a crash: `.NAME.weft-part` and `.NAME.weft-resume` stay; a later copy of the same name uses or replaces them.
 
@@ -17,6 +18,7 @@ mod place;
 mod progress;
 mod queue;
 mod verify;
+mod xattrs;
 
 pub use batch::{Batch, Witness};
 pub use crew::{Crew, Helper, Share, common_batch};
@@ -60,6 +62,8 @@ pub struct Choices {
     pub quiet: bool,
     /// How copies in a file system are striped; `None`: as their directories say.
     pub plan: Option<Plan>,
+    /// Keep extended attributes of users.
+    pub xattrs: bool,
 }
 
 impl Default for Choices {
@@ -67,7 +71,8 @@ impl Default for Choices {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let jobs = processors.clamp(JOBS_RANGE.0, JOBS_RANGE.1);
         let (recursive, resume, verify) = (false, false, false);
-        Self { verb: "cp", recursive, resume, verify, jobs, verbose: false, quiet: true, plan: None }
+        let (verbose, quiet) = (false, true);
+        Self { verb: "cp", recursive, resume, verify, jobs, verbose, quiet, plan: None, xattrs: true }
     }
 }
 
@@ -126,11 +131,23 @@ pub struct Report {
     pub kept_bytes: u64,
     /// Copies that were read again and found to be equal.
     pub verified_files: u64,
+    /// Files and directories that go without extended attributes, since the target's file system supports none.
+    pub without_xattrs: u64,
     /// What could not be copied, and why.
     pub failures: Vec<String>,
 }
 
 impl Report {
+    /// Warns once of all copies that go without extended attributes.
+    fn warn_of_xattrs(&self, verb: &str) {
+        if self.without_xattrs > 0 {
+            let copies = self.without_xattrs;
+            output::warn(&Failure::new(format!(
+                "{verb}: the target's file system supports no extended attributes: {copies} copies lack those of their sources"
+            )));
+        }
+    }
+
     /// Fails when anything could not be copied: each failure was told already.
     pub fn outcome(&self, verb: &str, remedy: &str) -> Outcome<()> {
         match self.failures.len() {
@@ -217,13 +234,19 @@ pub fn copy_jobs(jobs: Vec<Job>, choices: &Choices, crew: &Crew<'_>, common: &Ba
     })
 }
 
-/// Copies what `feed` queues, between these places. Returned by it are directories, with the attributes that they get
-/// at the end.
+/// A directory that was made or entered, with the attributes that it gets at the end.
+struct Entered {
+    source: Place,
+    target: Place,
+    item: Item,
+}
+
+/// Copies what `feed` queues, between these places. Returned by it are directories.
 fn with_workers<'b>(
     choices: &Choices,
     places: impl Iterator<Item = &'b Place>,
     crew: Option<(&Crew<'_>, &Batch)>,
-    feed: impl FnOnce(&Copy<'_>) -> Vec<(Place, Item)>,
+    feed: impl FnOnce(&Copy<'_>) -> Vec<Entered>,
 ) -> Outcome<(Report, Vec<Share>)> {
     let helpers = crew.map_or(&[][..], |(crew, _)| &crew.helpers);
     let here = crew.is_none_or(|(crew, _)| crew.here);
@@ -249,13 +272,16 @@ fn with_workers<'b>(
         (finished, giving.into_iter().filter_map(|given| given.join().ok()).collect())
     });
     // After the last file: writing into a directory changes its time.
-    for (directory, item) in finished.iter().rev() {
-        if let Err(failure) = directory.set_mode_and_time(item.mode, item.mtime, true) {
+    for Entered { source, target, item } in finished.iter().rev() {
+        let kept = copy.keep_xattrs(source, target, true);
+        if let Err(failure) = kept.and_then(|()| target.set_mode_and_time(item.mode, item.mtime, true)) {
             copy.fail(&failure);
         }
     }
     copy.progress.finish();
-    Ok((copy.report()?, shares))
+    let report = copy.report()?;
+    report.warn_of_xattrs(choices.verb);
+    Ok((report, shares))
 }
 
 impl<'a> Copy<'a> {
@@ -281,8 +307,8 @@ impl<'a> Copy<'a> {
         Ok(Report { failures, ..self.progress.report() })
     }
 
-    /// Walks the sources; answers the directories that were made or entered, with the attributes they are to get.
-    fn walk(&self, pairs: &[(Place, Place)]) -> Vec<(Place, Item)> {
+    /// Walks the sources; answers the directories that were made or entered.
+    fn walk(&self, pairs: &[(Place, Place)]) -> Vec<Entered> {
         let mut directories = Vec::new();
         for (source, target) in pairs {
             let walked =
@@ -312,7 +338,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Copies one thing: at once, or by queueing it.
-    fn take(&self, source: &Place, target: &Place, item: Item, directories: &mut Vec<(Place, Item)>) -> Outcome<()> {
+    fn take(&self, source: &Place, target: &Place, item: Item, directories: &mut Vec<Entered>) -> Outcome<()> {
         if self.failed.load(Ordering::Relaxed) >= FAILURES_MAX {
             return Ok(());
         }
@@ -342,9 +368,9 @@ impl<'a> Copy<'a> {
     }
 
     /// Makes a directory and takes what is in it.
-    fn enter(&self, source: &Place, target: &Place, item: Item, directories: &mut Vec<(Place, Item)>) -> Outcome<()> {
+    fn enter(&self, source: &Place, target: &Place, item: Item, directories: &mut Vec<Entered>) -> Outcome<()> {
         target.make_directory()?;
-        directories.push((target.clone(), item));
+        directories.push(Entered { source: source.clone(), target: target.clone(), item });
         for (name, item) in source.list()? {
             let (source, target) = (source.join(&name), target.join(&name));
             if part::is_own_name(&name) {

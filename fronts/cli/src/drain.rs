@@ -209,7 +209,7 @@ fn write_files(
     if jobs.is_empty() {
         return Ok(Vec::new());
     }
-    let common = copy::common_batch(&session.instance.map.name, false, (choices.verify, choices.jobs), None);
+    let common = copy::common_batch(&session.instance.map.name, false, &choices);
     let mut crew = if how.here { Crew::alone() } else { stage::crew_of(&session.instance, &[]) };
     if !crew.helpers.is_empty() {
         stage::check_crew(&mut crew, &common, &[], &Place::Local(over.to_owned()))?;

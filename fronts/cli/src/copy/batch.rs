@@ -25,6 +25,7 @@ pub struct Batch {
     pub verify: bool,
     pub jobs: usize,
     pub plan: Option<Plan>,
+    pub xattrs: bool,
     /// What has to be there, or nothing is copied.
     pub witnesses: Vec<Witness>,
     pub files: Vec<FileOfBatch>,
@@ -115,6 +116,7 @@ impl Batch {
             verify: self.verify,
             jobs: self.jobs,
             plan: self.plan,
+            xattrs: self.xattrs,
             ..Choices::default()
         };
         let report = copy_here(self.files.iter().map(job), &choices)?;

@@ -4,12 +4,12 @@
 //! for the next. When it cannot be reached any more, what it was given goes to the others.
 
 use super::batch::{Batch, FileOfBatch, Witness};
-use super::{Copy, FAILURES_MAX, Job, Report};
+use super::{Choices, Copy, FAILURES_MAX, Job, Report};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use serde::Serialize;
 use std::sync::atomic::Ordering;
-use weft_protocol::{NodeId, Plan};
+use weft_protocol::NodeId;
 
 /// Batches that a machine has at a time.
 pub const BATCHES_EACH: usize = 2;
@@ -129,8 +129,9 @@ impl Copy<'_> {
 }
 
 /// What all batches of a copy have in common.
-pub fn common_batch(file_system: &str, goes_in: bool, (verify, jobs): (bool, usize), plan: Option<Plan>) -> Batch {
+pub fn common_batch(file_system: &str, goes_in: bool, choices: &Choices) -> Batch {
     let file_system = file_system.to_owned();
-    let jobs = jobs.div_ceil(BATCHES_EACH);
-    Batch { file_system, goes_in, verify, jobs, plan, witnesses: Vec::new(), files: Vec::new() }
+    let Choices { verify, plan, xattrs, .. } = *choices;
+    let jobs = choices.jobs.div_ceil(BATCHES_EACH);
+    Batch { file_system, goes_in, verify, jobs, plan, xattrs, witnesses: Vec::new(), files: Vec::new() }
 }

@@ -202,6 +202,7 @@ impl Copy<'_> {
             return Err(Failure::new(format!("{verb} {source} to {target}: what was written differs from the source"))
                 .remedy("it changed while it was copied, or a device damages data: copy it again"));
         }
+        self.keep_xattrs(&job.source, part, false)?;
         part.set_mode_and_time(job.item.mode, job.item.mtime, false)?;
         job.over.check(&job.target)?;
         part.rename_to(&job.target)

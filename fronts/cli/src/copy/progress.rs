@@ -26,6 +26,7 @@ pub struct Progress {
     kept: AtomicU64,
     kept_files: AtomicU64,
     verified_files: AtomicU64,
+    without_xattrs: AtomicU64,
     /// When the last line was written. Only tried, never waited for.
     line_at: Mutex<Instant>,
 }
@@ -52,6 +53,7 @@ impl Progress {
             kept: AtomicU64::new(0),
             kept_files: AtomicU64::new(0),
             verified_files: AtomicU64::new(0),
+            without_xattrs: AtomicU64::new(0),
             line_at: Mutex::new(begun),
         }
     }
@@ -93,6 +95,7 @@ impl Progress {
         self.files.fetch_add(report.files, Ordering::Relaxed);
         self.kept_files.fetch_add(report.kept_files, Ordering::Relaxed);
         self.verified_files.fetch_add(report.verified_files, Ordering::Relaxed);
+        self.without_xattrs.fetch_add(report.without_xattrs, Ordering::Relaxed);
         self.kept(report.kept_bytes);
         self.copied(report.bytes);
     }
@@ -100,6 +103,11 @@ impl Progress {
     /// A copy was read again, and is equal to its source.
     pub fn verified_file(&self) {
         self.verified_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A copy goes without its extended attributes.
+    pub fn left_xattrs(&self) {
+        self.without_xattrs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was counted.
@@ -111,6 +119,7 @@ impl Progress {
             kept_files: read(&self.kept_files),
             kept_bytes: read(&self.kept),
             verified_files: read(&self.verified_files),
+            without_xattrs: read(&self.without_xattrs),
             failures: Vec::new(),
         }
     }

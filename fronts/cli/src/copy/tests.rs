@@ -163,7 +163,7 @@ fn mistakes_are_refused() {
 
 /// What another machine would be told.
 fn told() -> Batch {
-    common_batch("none", false, (false, 2), None)
+    common_batch("none", false, &Choices { jobs: 2, ..choices() })
 }
 
 #[test]

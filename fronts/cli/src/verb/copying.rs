@@ -20,6 +20,14 @@ pub struct Copying {
     pub quiet: bool,
 }
 
+/// What copies keep of their sources. Not for `drain`, which never writes extended attributes back.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Keeping {
+    /// Copy without extended attributes
+    #[arg(long)]
+    no_xattrs: bool,
+}
+
 /// Who copies, and what is printed, where all hosts do.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct OnHosts {
@@ -31,12 +39,20 @@ pub struct OnHosts {
     pub json: bool,
 }
 
+impl Keeping {
+    /// The choices with what was said here.
+    pub fn choose(self, choices: Choices) -> Choices {
+        Choices { xattrs: !self.no_xattrs, ..choices }
+    }
+}
+
 impl Copying {
-    /// Checks the options. Trees are copied, and interrupted copies resumed.
+    /// Checks the options. Trees are copied, interrupted copies resumed, and extended attributes left out.
     pub fn choices(self, verb: &'static str) -> Outcome<Choices> {
         let Self { verify, jobs, verbose, quiet } = self;
         let jobs = jobs.unwrap_or_else(|| Choices::default().jobs);
-        let choices = Choices { verb, recursive: true, resume: true, verify, jobs, verbose, quiet, plan: None };
+        let (recursive, resume, xattrs) = (true, true, false);
+        let choices = Choices { verb, recursive, resume, verify, jobs, verbose, quiet, plan: None, xattrs };
         choices.check()?;
         Ok(choices)
     }

@@ -3,14 +3,15 @@
 use crate::copy::{self, Choices, Place};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::session::Sessions;
-use crate::verb::copying::Copying;
+use crate::verb::copying::{Copying, Keeping};
 use crate::verb::layout::Striping;
 use std::ffi::OsString;
 
 const HELP: &str = "\
 Paths are NAME:/path in a file system, and paths of this machine. Permissions
-(without set-user-id) and modification times are kept; the owner is you.
-Several sources need a directory as target.
+(without set-user-id), modification times and extended attributes of users
+(`user.*`) are kept; the owner is you. Several sources need a directory as
+target.
 
 A file is written as .NAME.weft-part and gets its name when it is whole. With
 --resume, files that are there with the same size and time are passed over, and
@@ -42,12 +43,15 @@ pub struct Args {
     #[command(flatten)]
     striping: Striping,
     #[command(flatten)]
+    keeping: Keeping,
+    #[command(flatten)]
     copying: Copying,
 }
 
 pub fn run(args: &Args) -> Outcome {
     let (recursive, resume, plan) = (args.recursive, args.resume, args.striping.plan()?);
-    let choices = Choices { recursive, resume, plan, ..args.copying.choices("cp")? };
+    let choices = args.keeping.choose(args.copying.choices("cp")?);
+    let choices = Choices { recursive, resume, plan, ..choices };
     let mut sessions = Sessions::default();
     let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(&args.target, &mut sessions)?;

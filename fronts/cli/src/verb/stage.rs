@@ -9,7 +9,7 @@ use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::host::{Machine, Order, Reply};
 use crate::output;
 use crate::session::Sessions;
-use crate::verb::copying::{Copying, OnHosts};
+use crate::verb::copying::{Copying, Keeping, OnHosts};
 use crate::verb::layout::Striping;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ run again: files that are there with the same size and time are passed over,
 and a large file goes on where it was left.
 
 Each file is written as .NAME.weft-part, and gets its name when it is whole.
-Permissions (without set-user-id) and modification times are kept; the owner is
-you. Symbolic links are copied as such. Sparse, striped and split files arrive
+Permissions (without set-user-id), modification times and extended attributes of
+users (`user.*`) are kept; the owner is you. Symbolic links are copied as such. Sparse, striped and split files arrive
 whole. --verify reads each copy again from where it is stored, and compares it
 with its source: each byte is read twice more.
 
@@ -38,8 +38,9 @@ what its nodes hold; they are reached as by `weft up`, which has to have run
 here, and for the owner only. --here leaves them out.
 
 --json prints an object: files and bytes (copied), kept_files and kept_bytes
-(there already), verified_files, seconds, failures (an array of texts), hosts
-(an array of {host, files, bytes}: what others than this one have copied).
+(there already), verified_files, without_xattrs (files and directories whose
+target supports no extended attributes), seconds, failures (an array of texts),
+hosts (an array of {host, files, bytes}: what others than this one have copied).
 ";
 
 const IN_EXAMPLES: &str = "
@@ -81,6 +82,8 @@ struct In {
     #[command(flatten)]
     striping: Striping,
     #[command(flatten)]
+    keeping: Keeping,
+    #[command(flatten)]
     copying: Copying,
     #[command(flatten)]
     on: OnHosts,
@@ -96,6 +99,8 @@ struct Out {
     /// Directory of this machine to copy into
     #[arg(value_name = "DIR")]
     target: OsString,
+    #[command(flatten)]
+    keeping: Keeping,
     #[command(flatten)]
     copying: Copying,
     #[command(flatten)]
@@ -114,10 +119,14 @@ struct Answer {
 pub fn run(args: &Args) -> Outcome {
     match &args.direction {
         Direction::In(args) => {
-            let choices = Choices { plan: args.striping.plan()?, ..args.copying.choices("stage in")? };
+            let choices = args.keeping.choose(args.copying.choices("stage in")?);
+            let choices = Choices { plan: args.striping.plan()?, ..choices };
             stage(&args.sources, &args.target, &choices, args.on)
         }
-        Direction::Out(args) => stage(&args.sources, &args.target, &args.copying.choices("stage out")?, args.on),
+        Direction::Out(args) => {
+            let choices = args.keeping.choose(args.copying.choices("stage out")?);
+            stage(&args.sources, &args.target, &choices, args.on)
+        }
     }
 }
 
@@ -136,7 +145,7 @@ fn stage(sources: &[OsString], target: &OsString, choices: &Choices, on: OnHosts
     let session = inside.ok_or_else(|| Failure::new(format!("{}: names no file system", choices.verb)))?;
     let goes_in = sessions_of(&target).is_some();
     let name = &session.instance.map.name;
-    let common = copy::common_batch(name, goes_in, (choices.verify, choices.jobs), choices.plan);
+    let common = copy::common_batch(name, goes_in, choices);
     let mut crew = if on.here { Crew::alone() } else { crew_of(&session.instance, &sources) };
     if !crew.helpers.is_empty() {
         check_crew(&mut crew, &common, &sources, &target)?;

@@ -149,3 +149,110 @@ fn a_mount_without_extended_attributes_has_none() {
         assert_eq!(listxattr(point.join("f"), &mut [0u8; 9][..]), Err(Errno::OPNOTSUPP));
     }
 }
+
+/// A tree with extended attributes on two files and two directories, one of which may not be written to. `None`: this
+/// machine's file system supports none.
+fn tree_with_xattrs(directory: &Path) -> Option<()> {
+    let below = directory.join("below");
+    fs::create_dir_all(&below).expect("made");
+    for name in ["plain", "one", "below/two"] {
+        fs::write(directory.join(name), name).expect("written");
+    }
+    match set(directory, "user.of-directory", b"1") {
+        Err(Errno::OPNOTSUPP) => {
+            println!("skipped: {} supports no extended attributes", directory.display());
+            return None;
+        }
+        done => done.expect("set"),
+    }
+    set(&directory.join("one"), "user.empty", b"").expect("set");
+    set(&directory.join("one"), "user.binary", &[0, 255, 1]).expect("set");
+    set(&directory.join("below/two"), "user.long", &[7; 3000]).expect("set");
+    set(&below, "user.of-directory", b"2").expect("set");
+    fs::set_permissions(&below, fs::Permissions::from_mode(0o555)).expect("set");
+    Some(())
+}
+
+/// Names and values of such a tree.
+fn xattrs_of_tree(directory: &Path) -> Vec<(String, String, Vec<u8>)> {
+    let of = |name: &str| {
+        let path = directory.join(name);
+        let values = list(&path).into_iter().map(move |key| {
+            let value = get(&path, &key).expect("a value");
+            (name.to_owned(), key, value)
+        });
+        values.collect::<Vec<_>>()
+    };
+    let mut found: Vec<_> = [".", "plain", "one", "below", "below/two"].into_iter().flat_map(of).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn copies_keep_extended_attributes_of_files_and_directories() {
+    let ground = super::Ground::new("xattr-copies");
+    if tree_with_xattrs(&ground.path("in")).is_none() {
+        return;
+    }
+    let wanted = xattrs_of_tree(&ground.path("in"));
+    assert_eq!(wanted.len(), 5, "{wanted:?}");
+    ground.weft(&["up", "e2e", "--nodes", "2"]);
+    ground.weft(&["cp", "-r", "-q", "in", "e2e:/"]);
+    ground.weft(&["cp", "-r", "-q", "e2e:/in", "e2e:/copy"]);
+    ground.weft(&["cp", "-r", "-q", "e2e:/copy", "out"]);
+    assert_eq!(xattrs_of_tree(&ground.path("out")), wanted);
+    // Directories that are there and may not be written to have theirs already.
+    let again = ground.json(&["stage", "out", "-q", "--json", "e2e:/copy/.", "out"]);
+    assert_eq!((again["kept_files"].as_u64(), again["without_xattrs"].as_u64()), (Some(3), Some(0)), "{again}");
+    ground.weft(&["stage", "in", "-q", "in", "e2e:/staged"]);
+    ground.weft(&["stage", "out", "-q", "e2e:/staged/in", "staged"]);
+    assert_eq!(xattrs_of_tree(&ground.path("staged/in")), wanted);
+    ground.weft(&["cp", "-r", "-q", "--no-xattrs", "e2e:/copy", "without"]);
+    ground.weft(&["stage", "out", "-q", "--no-xattrs", "e2e:/staged/in", "without"]);
+    for without in ["without", "without/in"] {
+        assert_eq!(xattrs_of_tree(&ground.path(without)), [], "{without}");
+    }
+    for tree in ["in", "out", "staged/in", "without", "without/in"] {
+        let below = ground.path(tree).join("below");
+        fs::set_permissions(below, fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    if !super::can_mount() {
+        return;
+    }
+    fs::create_dir(ground.path("mnt")).expect("made");
+    ground.weft(&["mount", "e2e", "mnt", "-o", "noxattr"]);
+    let told = ground.weft_code(0, &["stage", "out", "-q", "--json", "e2e:/copy/.", "mnt/none"]);
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    let warning = "supports no extended attributes: 4 copies lack those of their sources";
+    assert!(said.contains(warning) && said.lines().count() == 1, "{said}");
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    assert_eq!((told["files"].as_u64(), told["without_xattrs"].as_u64()), (Some(3), Some(4)), "{told}");
+    // Nobody is warned of what has none.
+    let told = ground.weft_code(0, &["cp", "-q", "mnt/none/one", "e2e:/copy/plain", "mnt"]);
+    assert_eq!(String::from_utf8_lossy(&told.stderr), "");
+}
+
+#[test]
+fn an_attribute_without_room_is_an_error_with_a_way_out() {
+    let ground = super::Ground::new("xattr-room");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    if !super::can_mount() {
+        return;
+    }
+    fs::create_dir(ground.path("mnt")).expect("made");
+    ground.weft(&["mount", "e2e", "mnt"]);
+    let file = ground.path("mnt/file");
+    fs::write(&file, "text").expect("written");
+    set(&file, "user.large", &[7; 60_000]).expect("set");
+    let small = ground.path("small");
+    fs::write(&small, "").expect("written");
+    match set(&small, "user.large", &[7; 60_000]) {
+        Err(Errno::NOSPC) => {}
+        other => return println!("skipped: this machine's file system keeps large attributes, or none: {other:?}"),
+    }
+    let said = ground.weft_fails(2, &["cp", "-q", "e2e:/file", "copy"]);
+    assert!(said.contains("set extended attribute user.large of") && said.contains("--no-xattrs"), "{said}");
+    assert!(!ground.path("copy").exists());
+    ground.weft(&["cp", "-q", "--no-xattrs", "e2e:/file", "copy"]);
+    assert_eq!(fs::read(ground.path("copy")).expect("read"), b"text");
+}
