@@ -3,7 +3,7 @@
 use crate::bytes::OperationId;
 use crate::data_connection::SimData;
 use crate::object_file::Descriptor;
-use crate::process::{Ask, Process, Told};
+use crate::process::{Ask, Process, Ticket, Told};
 use crate::random::Random;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -127,12 +127,19 @@ pub struct SimControl {
     process: Rc<Process>,
     session: SessionId,
     node: NodeId,
+    /// Of the message whose reply is awaited.
+    started: Option<Ticket>,
 }
 
 impl ControlConnection for SimControl {
-    async fn call(&mut self, message: &Message) -> Result<Message> {
+    async fn start(&mut self, message: &Message) -> Result<()> {
         let (session, node, message) = (self.session, self.node, Box::new(message.clone()));
-        let ticket = self.process.ask(Ask::Send { session, node, message });
+        self.started = Some(self.process.ask(Ask::Send { session, node, message }));
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<Message> {
+        let ticket = self.started.take().expect("a reply is awaited after its message was started");
         match self.process.told(ticket).await {
             Told::Reply(reply) => Ok(*reply),
             Told::Broken => Err(Error::Unreachable),
@@ -195,7 +202,7 @@ impl Shell for SimShell {
     }
 
     async fn connect(&self, node: &NodeRecord, session: SessionId) -> Result<SimControl> {
-        Ok(SimControl { process: Rc::clone(&self.0), session, node: node.id })
+        Ok(SimControl { process: Rc::clone(&self.0), session, node: node.id, started: None })
     }
 
     async fn attend_recalls(&self, _node: &NodeRecord, _session: SessionId) -> Result<()> {

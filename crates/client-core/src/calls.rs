@@ -2,6 +2,7 @@
 //!
 //! Lock order: `links` (2), held for one look-up; `earlier` and `newer_map_at` are leaves.
 
+mod at_once;
 mod routes;
 
 use crate::cache::Cache;

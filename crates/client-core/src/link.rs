@@ -65,6 +65,19 @@ struct Slots<C> {
     waiting: u32,
 }
 
+impl<C> Slots<C> {
+    /// A caller's slot that is not taken.
+    fn free(&mut self) -> Option<Slot<C>> {
+        if let Some(slot) = self.idle.pop() {
+            return Some(slot);
+        }
+        (self.made < CALLER_SLOTS_MAX).then(|| {
+            self.made += 1;
+            Slot::new(self.made - 1)
+        })
+    }
+}
+
 /// See the module.
 pub(crate) struct Link<S: Shell> {
     pub record: NodeRecord,
@@ -117,15 +130,23 @@ impl<S: Shell> Link<S> {
                 if let Some(slot) = slots.recall.take() {
                     return slot;
                 }
-            } else if let Some(slot) = slots.idle.pop() {
+            } else if let Some(slot) = slots.free() {
                 return slot;
-            } else if slots.made < CALLER_SLOTS_MAX {
-                slots.made += 1;
-                return Slot::new(slots.made - 1);
             }
             slots.waiting += 1;
             slots = self.slots.wait(slots).await;
             slots.waiting -= 1;
+        }
+    }
+
+    /// Takes a slot that is connected to the link's node and idle. `connects`: or another one that is free.
+    pub async fn take_slot_now(&self, connects: bool) -> Option<Slot<S::Control>> {
+        let mut slots = self.slots.lock().await;
+        let is_connected = |slot: &Slot<S::Control>| slot.connection.as_ref().is_some_and(|(to, _)| *to == self.node());
+        match slots.idle.iter().rposition(is_connected) {
+            Some(index) => Some(slots.idle.remove(index)),
+            None if connects => slots.free(),
+            None => None,
         }
     }
 
@@ -188,17 +209,7 @@ impl<S: Shell> Link<S> {
     ) -> Result<(Message, bool)> {
         let mut attempts = 0;
         loop {
-            slot.connection.take_if(|(node, _)| *node != to.id);
-            let (_, connection) = match &mut slot.connection {
-                Some(connection) => connection,
-                None => {
-                    let connected = shell.connect(to, self.session).await;
-                    if to.id == self.record.id {
-                        self.note_connect(connected.is_ok());
-                    }
-                    slot.connection.insert((to.id, connected?))
-                }
-            };
+            let connection = self.connected(shell, to, slot).await?;
             *sent = true;
             match connection.call(message).await {
                 Ok(reply) => return Ok((reply, attempts > 0)),
@@ -211,6 +222,44 @@ impl<S: Shell> Link<S> {
                 }
             }
         }
+    }
+
+    /// The slot's connection to a node; made, if there is none.
+    async fn connected<'s>(
+        &self,
+        shell: &S,
+        to: &NodeRecord,
+        slot: &'s mut Slot<S::Control>,
+    ) -> Result<&'s mut S::Control> {
+        slot.connection.take_if(|(node, _)| *node != to.id);
+        if slot.connection.is_none() {
+            let connected = shell.connect(to, self.session).await;
+            if to.id == self.record.id {
+                self.note_connect(connected.is_ok());
+            }
+            slot.connection = Some((to.id, connected?));
+        }
+        let (_, connection) = slot.connection.as_mut().expect("it was connected above");
+        Ok(connection)
+    }
+
+    /// Sends a message to the link's node. [`Link::finish`] awaits the reply. Neither sends it again.
+    pub async fn start(&self, shell: &S, slot: &mut Slot<S::Control>, message: &Message) -> Result<()> {
+        let started = self.connected(shell, &self.record, slot).await?.start(message).await;
+        if started.is_err() {
+            slot.connection = None;
+        }
+        started
+    }
+
+    /// Awaits the reply to the message that was started in this slot.
+    pub async fn finish(&self, slot: &mut Slot<S::Control>) -> Result<Message> {
+        let (_, connection) = slot.connection.as_mut().expect("a message was started on the slot's connection");
+        let reply = connection.finish().await;
+        if reply.is_err() {
+            slot.connection = None;
+        }
+        reply
     }
 
     /// As [`Link::exchange`], if the slot was connected before; else nothing is sent.

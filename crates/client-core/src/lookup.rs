@@ -501,13 +501,10 @@ impl<S: Shell> Files<S> {
     /// before the names whose replies [`Files::is_shared_directory`] is asked of.
     pub async fn use_directory(&self, who: &Credentials, inode: InodeNumber) {
         let calls = self.calls();
-        for part in self.all_parts(inode) {
-            let is_held = calls.session.cache().permissions(part, calls.shell.now_ms()).is_some();
-            if !is_held {
-                // If it cannot be, the directory counts as shared.
-                drop(calls.ask_attributes(who, part).await);
-            }
-        }
+        let is_held = |part: &InodeNumber| calls.session.cache().permissions(*part, calls.shell.now_ms()).is_some();
+        let parts: Vec<_> = self.all_parts(inode).into_iter().filter(|part| !is_held(part)).collect();
+        // If one cannot be, the directory counts as shared.
+        drop(calls.ask_all_attributes(who, &parts).await);
     }
 
     /// Whether other sessions use the directory, as far as replies and recalls have told, or may use it without knowing

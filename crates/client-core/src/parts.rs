@@ -77,9 +77,10 @@ impl<S: Shell> Files<S> {
         parts: &Parts,
         (name_ms, mut valid_ms): (u64, u64),
     ) -> Result<Entry> {
-        for part in parts.others() {
-            let (of_part, part_ms) = match self.attributes_of_part(who, *part).await {
-                Ok(told) => told,
+        for (part, told) in parts.others().iter().zip(self.attributes_of_parts(who, parts.others()).await) {
+            let (of_part, part_ms) = match told {
+                // What was learnt since holds as long as its lease.
+                Ok(told) => self.leased_attributes(*part).unwrap_or((told, 0)),
                 // The directory went meanwhile, with its parts.
                 Err(Error::Stale) => continue,
                 Err(error) => return Err(error),
@@ -94,18 +95,28 @@ impl<S: Shell> Files<S> {
         Ok(Entry::of(attributes, (name_ms, valid_ms)))
     }
 
-    async fn attributes_of_part(&self, who: &Credentials, part: InodeNumber) -> Result<(Attributes, u64)> {
-        let calls = self.calls();
-        let known = calls.session.cache().attributes(part, calls.shell.now_ms()).cloned();
-        let attributes = match known {
-            Some(attributes) => attributes,
-            None => calls.ask_attributes(who, part).await?,
-        };
-        let (cache, now_ms) = (calls.session.cache(), calls.shell.now_ms());
-        let holds = cache.attributes(part, now_ms).is_some();
-        let valid_ms = if holds { cache.holds_ms(routing::of_inode(part), now_ms) } else { 0 };
-        drop(cache);
-        Ok((attributes, valid_ms))
+    /// Attributes of each part, from the cache where a lease vouches for them. The shards of the others are asked at
+    /// once.
+    async fn attributes_of_parts(&self, who: &Credentials, parts: &[InodeNumber]) -> Vec<Result<Attributes>> {
+        let known: Vec<_> = parts.iter().map(|part| self.leased_attributes(*part)).collect();
+        let unknown = parts.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(part, _)| *part);
+        let unknown: Vec<_> = unknown.collect();
+        let mut told = self.calls().ask_all_attributes(who, &unknown).await.into_iter();
+        let mut all = Vec::with_capacity(parts.len());
+        for known in known {
+            all.push(match known {
+                Some((attributes, _)) => Ok(attributes),
+                None => told.next().expect("each part that is not known was asked for"),
+            });
+        }
+        all
+    }
+
+    /// Attributes that a lease vouches for, and how long, milliseconds.
+    fn leased_attributes(&self, inode: InodeNumber) -> Option<(Attributes, u64)> {
+        let (cache, now_ms) = (self.calls().session.cache(), self.calls().shell.now_ms());
+        let attributes = cache.attributes(inode, now_ms)?.clone();
+        Some((attributes, cache.holds_ms(routing::of_inode(inode), now_ms)))
     }
 }
 

@@ -49,7 +49,18 @@ pub trait Monitor<T> {
 /// A control connection: one call at a time.
 pub trait ControlConnection {
     /// Sends a message and receives its reply. After an error the connection is of no more use.
-    fn call(&mut self, message: &Message) -> impl Future<Output = Result<Message>>;
+    fn call(&mut self, message: &Message) -> impl Future<Output = Result<Message>> {
+        async move {
+            self.start(message).await?;
+            self.finish().await
+        }
+    }
+
+    /// Sends a message, whose reply [`ControlConnection::finish`] receives. Other connections may be used meanwhile.
+    fn start(&mut self, message: &Message) -> impl Future<Output = Result<()>>;
+
+    /// Receives the reply to the message that was started.
+    fn finish(&mut self) -> impl Future<Output = Result<Message>>;
 
     /// Whether the peer closed it while it was idle. Sends nothing.
     fn is_closed(&self) -> bool;

@@ -16,12 +16,20 @@ use weft_transport::{Ahead, Carrier, Registration};
 pub struct NativeControl {
     pub(crate) connection: weft_transport::ControlConnection,
     pub(crate) waits: Arc<NodeWaits>,
+    /// Identifier of the message whose reply is awaited.
+    pub(crate) started: Option<u64>,
 }
 
 impl ControlConnection for NativeControl {
-    async fn call(&mut self, message: &Message) -> Result<Message> {
+    async fn start(&mut self, message: &Message) -> Result<()> {
         self.waits.check()?;
-        self.connection.call(message).map_err(Error::from)
+        self.started = Some(self.connection.send(message)?);
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<Message> {
+        let id = self.started.take().expect("a reply is awaited after its message was started");
+        self.connection.receive_reply(id).map_err(Error::from)
     }
 
     fn is_closed(&self) -> bool {

@@ -127,7 +127,7 @@ impl Shell for NativeShell {
 
     async fn connect(&self, node: &NodeRecord, session: SessionId) -> Result<NativeControl> {
         let NewSocket { socket, waits } = NativeShell::connect(self, node, session, Purpose::Control)?;
-        Ok(NativeControl { connection: weft_transport::ControlConnection::new(socket), waits })
+        Ok(NativeControl { connection: weft_transport::ControlConnection::new(socket), waits, started: None })
     }
 
     async fn attend_recalls(&self, node: &NodeRecord, session: SessionId) -> Result<()> {

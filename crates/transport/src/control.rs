@@ -45,6 +45,11 @@ impl ControlConnection {
     /// Sends a request and waits for its reply.
     pub fn call(&mut self, message: &Message) -> Result<Message> {
         let id = self.send(message)?;
+        self.receive_reply(id)
+    }
+
+    /// Waits for the reply to a request that was sent.
+    pub fn receive_reply(&mut self, id: u64) -> Result<Message> {
         loop {
             let (reply_id, reply) = self.receive_with(Socket::receive_some_soon)?;
             if reply_id == id {

@@ -123,12 +123,19 @@ pub struct ScaleControl {
     outside: Rc<Outside>,
     session: SessionId,
     node: NodeId,
+    /// Of the message whose reply is awaited.
+    started: Option<u64>,
 }
 
 impl ControlConnection for ScaleControl {
-    async fn call(&mut self, message: &Message) -> Result<Message> {
+    async fn start(&mut self, message: &Message) -> Result<()> {
         let message = Box::new(message.clone());
-        let ticket = self.outside.ask(Ask::Control { session: self.session, node: self.node, message });
+        self.started = Some(self.outside.ask(Ask::Control { session: self.session, node: self.node, message }));
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<Message> {
+        let ticket = self.started.take().expect("a reply is awaited after its message was started");
         match self.outside.told(ticket).await {
             Told::Reply(reply) => Ok(*reply),
             Told::Done | Told::Data(..) => unreachable!("a message is answered by a message"),
@@ -258,7 +265,7 @@ impl Shell for ScaleShell {
 
     async fn connect(&self, node: &NodeRecord, session: SessionId) -> Result<ScaleControl> {
         self.0.done(Ask::Connect(node.id)).await;
-        Ok(ScaleControl { outside: Rc::clone(&self.0), session, node: node.id })
+        Ok(ScaleControl { outside: Rc::clone(&self.0), session, node: node.id, started: None })
     }
 
     async fn attend_recalls(&self, node: &NodeRecord, _session: SessionId) -> Result<()> {
