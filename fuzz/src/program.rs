@@ -322,11 +322,12 @@ impl<'a> World<'a> {
 
     fn lease_key(&mut self) -> LeaseKey {
         let inode = self.inode();
-        match self.reader.below(5) {
+        match self.reader.below(6) {
             0 => LeaseKey::Attributes(inode),
             1 => LeaseKey::Entry(inode, self.name().hash64()),
             2 => LeaseKey::Directory(inode),
             3 => LeaseKey::Permissions(inode),
+            4 => LeaseKey::Names(inode),
             _ => LeaseKey::Data(inode),
         }
     }

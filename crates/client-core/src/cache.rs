@@ -571,6 +571,17 @@ impl Cache {
                     dropped.names = self.drop_listed(directory, &held);
                 }
             }
+            LeaseKey::Names(directory) => {
+                self.names.retain(|(parent, _), known| {
+                    let stays = *parent != directory;
+                    if !stays {
+                        dropped.names.push((directory, known.name.clone()));
+                    }
+                    stays
+                });
+                dropped.names.sort_unstable();
+                self.not_all_known(directory);
+            }
             LeaseKey::Data(_) | LeaseKey::Inode(_) => {}
         }
         self.above(dropped)
@@ -589,7 +600,8 @@ impl Cache {
     }
 
     fn recalled(&self, key: LeaseKey, stamp: u64) -> bool {
-        self.recalls.get(&key).is_some_and(|recalled| *recalled > stamp)
+        let is_recalled = |key| self.recalls.get(&key).is_some_and(|recalled| *recalled > stamp);
+        is_recalled(key) || matches!(key, LeaseKey::Entry(parent, _) if is_recalled(LeaseKey::Names(parent)))
     }
 
     /// Whether a grant of a data lease with this stamp was recalled already.

@@ -66,7 +66,8 @@ impl<S: Shell> Files<S> {
         let known = match key {
             LeaseKey::Attributes(inode) => self.calls().doubt(inode, Directory::No).is_ok(),
             LeaseKey::Permissions(inode) => self.calls().doubt(inode, Directory::Perhaps).is_ok(),
-            LeaseKey::Entry(..) | LeaseKey::Directory(_) | LeaseKey::Data(_) | LeaseKey::Inode(_) => false,
+            LeaseKey::Entry(..) | LeaseKey::Directory(_) | LeaseKey::Names(_) => false,
+            LeaseKey::Data(_) | LeaseKey::Inode(_) => false,
         };
         if known { LeaseMode::Open } else { LeaseMode::None }
     }

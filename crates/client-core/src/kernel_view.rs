@@ -234,7 +234,8 @@ impl KernelView {
         | LeaseKey::Attributes(parent)
         | LeaseKey::Permissions(parent)
         | LeaseKey::Data(parent)
-        | LeaseKey::Inode(parent)) = key;
+        | LeaseKey::Inode(parent)
+        | LeaseKey::Names(parent)) = key;
         let Some(directory) = self.directories.get(&parent) else { return Vec::new() };
         match key {
             LeaseKey::Entry(_, hash) => directory.names.get(&hash).map(|told| told.name.clone()).into_iter().collect(),

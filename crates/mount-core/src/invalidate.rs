@@ -417,7 +417,7 @@ impl<M: MountShell> KernelCaches<M> {
 
     /// This lease on names or attributes is recalled.
     pub async fn recalled(&self, key: LeaseKey) {
-        let (LeaseKey::Entry(parent, _) | LeaseKey::Directory(parent)) = key else { return };
+        let (LeaseKey::Entry(parent, _) | LeaseKey::Directory(parent) | LeaseKey::Names(parent)) = key else { return };
         // For those who have the directory open and begin anew.
         self.drop_listing(parent).await;
         // Without epochs nothing may be left for a later recall, which may come while the directory is locked.

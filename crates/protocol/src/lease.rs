@@ -31,6 +31,8 @@ pub enum LeaseKey {
     /// term after its last name is gone. Given back when nobody above the client can do so any more, with the stamp up
     /// to which replies are known to tell of it no more.
     Inode(InodeNumber),
+    /// Every name in a directory, there or not there, for a recall of all leases on them at once. Never granted.
+    Names(InodeNumber),
 }
 
 impl LeaseKey {
@@ -42,6 +44,7 @@ impl LeaseKey {
             | LeaseKey::Directory(inode)
             | LeaseKey::Data(inode)
             | LeaseKey::Inode(inode)
+            | LeaseKey::Names(inode)
             | LeaseKey::Permissions(inode) => *inode,
         }
     }

@@ -105,5 +105,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 39 | `GetParts` asks for a range of bytes, and is answered in pages |
 /// | 40 | `LockKind::Append` |
 /// | 41 | a directory below: `ListBelow`, `FillFromBelow` and their answers; `ReadBelow`, `NoteBelow` |
-/// | 42 | `CreateFile` has a plan |
+/// | 42 | `CreateFile` has a plan; |
+/// |    | `LeaseKey::Names` |
 pub const PROTOCOL_VERSION: u8 = 42;

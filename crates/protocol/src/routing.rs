@@ -35,6 +35,7 @@ pub const fn of_lease(key: &LeaseKey) -> ShardId {
         | LeaseKey::Directory(inode)
         | LeaseKey::Data(inode)
         | LeaseKey::Inode(inode)
+        | LeaseKey::Names(inode)
         | LeaseKey::Permissions(inode) => of_inode(*inode),
     }
 }

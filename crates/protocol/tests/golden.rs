@@ -215,6 +215,7 @@ every_variant!(lease_key, LeaseKey, examples::lease_keys(), {
     LeaseKey::Data(_) => "Data",
     LeaseKey::Permissions(_) => "Permissions",
     LeaseKey::Inode(_) => "Inode",
+    LeaseKey::Names(_) => "Names",
 });
 every_variant!(lease_mode, LeaseMode, examples::lease_modes(), {
     LeaseMode::None => "None",

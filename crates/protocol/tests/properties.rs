@@ -72,6 +72,7 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
         any_inode().prop_map(LeaseKey::Directory),
         any_inode().prop_map(LeaseKey::Data),
         any_inode().prop_map(LeaseKey::Permissions),
+        any_inode().prop_map(LeaseKey::Names),
     ];
     prop_oneof![
         (any_inode(), any_name()).prop_map(|(parent, name)| ShardRequest::Lookup { parent, name }),

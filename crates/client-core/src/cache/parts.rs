@@ -55,6 +55,7 @@ impl Cache {
         dropped.recalled = dropped.recalled.map(|key| match key {
             LeaseKey::Entry(parent, hash) => LeaseKey::Entry(self.shown(parent), hash),
             LeaseKey::Directory(directory) => LeaseKey::Directory(self.shown(directory)),
+            LeaseKey::Names(directory) => LeaseKey::Names(self.shown(directory)),
             LeaseKey::Attributes(inode) => LeaseKey::Attributes(self.shown(inode)),
             LeaseKey::Permissions(inode) => LeaseKey::Permissions(self.shown(inode)),
             LeaseKey::Data(_) | LeaseKey::Inode(_) => key,

@@ -71,7 +71,9 @@ impl Cache {
     /// A recall says that another session changes a directory.
     pub(super) fn note_shared(&mut self, key: LeaseKey, stamp: u64) {
         match key {
-            LeaseKey::Entry(directory, _) | LeaseKey::Directory(directory) => self.shared.recalled(directory, stamp),
+            LeaseKey::Entry(directory, _) | LeaseKey::Directory(directory) | LeaseKey::Names(directory) => {
+                self.shared.recalled(directory, stamp);
+            }
             LeaseKey::Attributes(inode) if self.is_directory(inode) => self.shared.recalled(inode, stamp),
             _ => {}
         }

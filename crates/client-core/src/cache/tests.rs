@@ -102,6 +102,27 @@ fn a_recall_that_passed_the_grant_wins() {
 }
 
 #[test]
+fn one_recall_takes_all_names_of_a_directory_and_no_others() {
+    let mut cache = heard();
+    let [a, b, late] = [&b"a"[..], b"b", b"late"].map(|bytes| Name::new(bytes).unwrap());
+    let (other, found) = (InodeNumber::new(ShardId::ROOT, 9), (InodeNumber::from_raw(77), FileKind::Regular));
+    cache.learn_name(DIRECTORY, &a, None, Grants::ENTRY, 3);
+    cache.learn_name(DIRECTORY, &b, Some(found), Grants::ENTRY, 4);
+    cache.learn_name(other, &a, None, Grants::ENTRY, 4);
+    let dropped = cache.recall(LeaseKey::Names(DIRECTORY), 8);
+    assert_eq!(dropped.names, [(DIRECTORY, a.clone()), (DIRECTORY, b.clone())]);
+    for name in [&a, &b] {
+        assert_eq!(cache.lookup(DIRECTORY, name, 1), Cached::Unknown);
+    }
+    assert_eq!(cache.lookup(other, &a, 1), Cached::Absent);
+    // A reply that the recall has passed.
+    cache.learn_name(DIRECTORY, &late, None, Grants::ENTRY, 7);
+    assert_eq!(cache.lookup(DIRECTORY, &late, 1), Cached::Unknown);
+    cache.learn_name(DIRECTORY, &late, None, Grants::ENTRY, 9);
+    assert_eq!(cache.lookup(DIRECTORY, &late, 1), Cached::Absent);
+}
+
+#[test]
 fn nothing_is_believed_after_the_term() {
     let mut cache = heard();
     cache.learn_attributes(&attributes(5, 10), Grants::ATTRIBUTES, 1);

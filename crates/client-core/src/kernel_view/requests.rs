@@ -114,7 +114,9 @@ impl Requests {
 
     /// Whether a lease on the name, or on its directory, was recalled since the request began.
     pub fn name_recalled(&self, ticket: &Ticket, parent: InodeNumber, hash: u64) -> bool {
-        self.any_since(ticket, |key| key == LeaseKey::Entry(parent, hash) || key == LeaseKey::Directory(parent))
+        self.any_since(ticket, |key| {
+            [LeaseKey::Entry(parent, hash), LeaseKey::Directory(parent), LeaseKey::Names(parent)].contains(&key)
+        })
     }
 
     /// Whether a lease on which attributes depend was recalled since the request began.

@@ -65,10 +65,14 @@ fn a_recall_takes_what_earlier_requests_would_tell() {
     assert_eq!(view.tell_name(&late, DIRECTORY, &place, VALID_MS, 0), VALID_MS);
     assert_eq!(view.tell_attributes(&late, inode, Some((DIRECTORY, &place)), VALID_MS, 0), VALID_MS);
     assert_eq!(view.place(inode), Some((DIRECTORY, place)));
+    view.recall(LeaseKey::Names(DIRECTORY));
+    assert_eq!(view.tell_name(&late, DIRECTORY, &name(2), VALID_MS, 0), 0, "all names");
+    let last = view.begin();
     view.recall(LeaseKey::Directory(DIRECTORY));
-    assert_eq!(view.tell_name(&early, DIRECTORY, &name(2), VALID_MS, 0), 0, "the whole directory");
-    view.end(early);
-    view.end(late);
+    assert_eq!(view.tell_name(&last, DIRECTORY, &name(2), VALID_MS, 0), 0, "the whole directory");
+    for ticket in [early, late, last] {
+        view.end(ticket);
+    }
     assert_eq!(tell(&mut view, 0, 0), VALID_MS);
 }
 

@@ -179,6 +179,12 @@ impl<K: KeyValue> Shard<K> {
             return;
         };
         let (key, recalled_at) = (recall.key, recall.stamp);
+        if let LeaseKey::Names(directory) = key {
+            for name in self.leases.names_held(directory, session, recalled_at) {
+                self.weaken(session, name, LeaseMode::None);
+            }
+            return self.end_recall(number);
+        }
         let granted_at = self.leases.holder(&key, session).map(|holder| holder.stamp);
         // When nobody waits for the recall any more, a later reply may have granted the key anew: the client believes
         // that one, and may have answered before it came.

@@ -77,6 +77,10 @@ struct Grantee {
     log: Vec<LeaseKey>,
 }
 
+fn is_name_of(key: &LeaseKey, directory: InodeNumber) -> bool {
+    matches!(key, LeaseKey::Entry(of, _) if *of == directory)
+}
+
 /// See the module.
 #[derive(Serialize, Deserialize)]
 pub struct Leases {
@@ -121,14 +125,18 @@ impl Leases {
         self.holders(key).find(|holder| holder.session == session).copied()
     }
 
-    /// Who holds which names of a directory. Looks at all keys.
-    pub fn names_of(&self, directory: InodeNumber) -> Vec<(LeaseKey, SessionId)> {
-        let is_name = |key: &LeaseKey| matches!(key, LeaseKey::Entry(of, _) if *of == directory);
-        let held = self.parts.iter().flatten().filter(|(key, _)| is_name(key));
-        let mut names: Vec<_> =
-            held.flat_map(|(key, holders)| holders.iter().map(|holder| (*key, holder.session))).collect();
-        names.sort_unstable();
-        names
+    /// Who holds names of a directory. Looks at all keys.
+    pub fn holders_of_names(&self, directory: InodeNumber) -> BTreeSet<SessionId> {
+        let held = self.parts.iter().flatten().filter(|(key, _)| is_name_of(key, directory));
+        held.flat_map(|(_, holders)| holders.iter().map(|holder| holder.session)).collect()
+    }
+
+    /// The names of a directory that a session holds, granted by replies up to this stamp. Looks at all that it was
+    /// granted.
+    pub fn names_held(&self, directory: InodeNumber, session: SessionId, stamp: u64) -> BTreeSet<LeaseKey> {
+        let names = self.log(session).iter().filter(|key| is_name_of(key, directory));
+        let held = names.filter(|key| self.holder(key, session).is_some_and(|holder| holder.stamp <= stamp));
+        held.copied().collect()
     }
 
     /// Whether the session may hold this many keys more.

@@ -105,11 +105,13 @@ impl<K: KeyValue> Shard<K> {
                 // Names that the client itself knows go to other parts, too.
                 let requester = Some(*requester).filter(|_| spread.is_none());
                 let mut pause = self.conflicts(&plan, requester, asked);
-                if let Some(names) = spread.map(|directory| self.leases.names_of(directory))
-                    && !names.is_empty()
-                {
-                    let pause = pause.get_or_insert_with(|| Pause::until(Wait::Recalls, plan.keys()));
-                    pause.recalls.extend(names.into_iter().map(|(key, session)| (key, session, LeaseMode::None)));
+                if let Some(directory) = spread {
+                    let of_names = self.leases.holders_of_names(directory);
+                    let recalls = of_names.into_iter().map(|of| (LeaseKey::Names(directory), of, LeaseMode::None));
+                    for recall in recalls {
+                        let pause = pause.get_or_insert_with(|| Pause::until(Wait::Recalls, plan.keys()));
+                        pause.recalls.push(recall);
+                    }
                 }
                 if let Some(pause) = pause {
                     return Err(pause);

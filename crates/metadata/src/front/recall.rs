@@ -6,6 +6,8 @@
 //! may not be able to answer while a call of its own waits here, for another session that is gone: the time is counted
 //! anew, once, when such a call goes on.
 //!
+//! All names of a directory that a session holds are recalled with one message ([`LeaseKey::Names`]).
+//!
 //! A number of a removed inode ([`LeaseKey::Inode`]) is recalled from those who were told it, but nobody waits: who
 //! does not answer for a term is asked no more, since the number ends by itself.
 //!

@@ -133,6 +133,7 @@ pub fn lease_keys() -> Vec<LeaseKey> {
         LeaseKey::Data(inode()),
         LeaseKey::Permissions(inode()),
         LeaseKey::Inode(inode()),
+        LeaseKey::Names(inode()),
     ]
 }
 

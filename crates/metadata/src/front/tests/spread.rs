@@ -131,8 +131,7 @@ fn what_is_known_of_names_is_recalled_first_and_nothing_more_is_granted() {
     }
     let call = several.begin(A, spread(directory));
     let recalled: Vec<_> = several.worlds[1].recalls.iter().map(|(session, recall)| (*session, recall.key)).collect();
-    let entry = |text: &str| LeaseKey::Entry(directory, name(text).hash64());
-    for known in [(A, entry("n001")), (B, entry("n002")), (B, entry("nothing")), (A, entry("d1"))] {
+    for known in [(A, LeaseKey::Names(directory)), (B, LeaseKey::Names(directory))] {
         assert!(recalled.contains(&known), "{known:?}");
     }
     let told = several.begin(B, find("n003"));
@@ -141,6 +140,32 @@ fn what_is_known_of_names_is_recalled_first_and_nothing_more_is_granted() {
     );
     several.settle();
     assert!(several.result(call).is_some_and(|result| result.is_ok()));
+}
+
+#[test]
+fn all_known_names_are_recalled_with_one_message_to_each_client() {
+    let counted = |files: u32| {
+        let mut several = Several::new();
+        let (directory, names) = filled(&mut several, files);
+        for text in names.keys() {
+            for session in [A, B] {
+                let find = ShardRequest::Lookup { parent: directory, name: name(text) };
+                assert!(grants(&several.ok(session, find)).contains(Grants::ENTRY), "{text}");
+            }
+        }
+        let held = several.worlds[1].shard.status().leases;
+        let call = several.begin(A, spread(directory));
+        let recalls = several.worlds[1].recalls.len();
+        several.settle();
+        assert!(several.result(call).is_some_and(|result| result.is_ok()));
+        let dropped = held - several.worlds[1].shard.status().leases;
+        assert!(dropped > u64::from(2 * files), "A and B knew {files} names, {dropped} leases are gone");
+        recalls
+    };
+    // A and B have to give up their names, and what else they know of the directory.
+    let few = counted(3);
+    assert!(few <= 8, "{few} messages");
+    assert_eq!(counted(300), few);
 }
 
 #[test]
