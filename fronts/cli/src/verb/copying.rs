@@ -40,9 +40,9 @@ pub struct OnHosts {
 }
 
 impl Keeping {
-    /// The choices with what was said here.
-    pub fn choose(self, choices: Choices) -> Choices {
-        Choices { xattrs: !self.no_xattrs, ..choices }
+    /// Whether copies keep extended attributes of users.
+    pub fn xattrs(self) -> bool {
+        !self.no_xattrs
     }
 }
 

@@ -50,8 +50,8 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Outcome {
     let (recursive, resume, plan) = (args.recursive, args.resume, args.striping.plan()?);
-    let choices = args.keeping.choose(args.copying.choices("cp")?);
-    let choices = Choices { recursive, resume, plan, ..choices };
+    let xattrs = args.keeping.xattrs();
+    let choices = Choices { recursive, resume, plan, xattrs, ..args.copying.choices("cp")? };
     let mut sessions = Sessions::default();
     let sources = args.sources.iter().map(|source| Place::parse(source, &mut sessions)).collect::<Outcome<Vec<_>>>()?;
     let target = Place::parse(&args.target, &mut sessions)?;

@@ -119,12 +119,12 @@ struct Answer {
 pub fn run(args: &Args) -> Outcome {
     match &args.direction {
         Direction::In(args) => {
-            let choices = args.keeping.choose(args.copying.choices("stage in")?);
-            let choices = Choices { plan: args.striping.plan()?, ..choices };
+            let (plan, xattrs) = (args.striping.plan()?, args.keeping.xattrs());
+            let choices = Choices { plan, xattrs, ..args.copying.choices("stage in")? };
             stage(&args.sources, &args.target, &choices, args.on)
         }
         Direction::Out(args) => {
-            let choices = args.keeping.choose(args.copying.choices("stage out")?);
+            let choices = Choices { xattrs: args.keeping.xattrs(), ..args.copying.choices("stage out")? };
             stage(&args.sources, &args.target, &choices, args.on)
         }
     }
