@@ -16,7 +16,7 @@ use std::sync::Arc;
 use weft_client_core::{Files, JoinOptions, Member, Shell};
 use weft_protocol::capability::KEY_BYTES;
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, UserKey};
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Layout, Name, UserKey};
 
 /// All clients have one key.
 fn key() -> UserKey {
@@ -231,6 +231,8 @@ impl GroupProgram {
                 2 if open.is_some() => program.sync().await,
                 _ => program.step().await,
             }
+            // An append to a striped file has the process open it itself.
+            let open = open.filter(|open| !(open.append && matches!(open.layout, Layout::Striped(_))));
             if let (Some(open), Some(None)) = (open, program.handle.member().map(Member::exported)) {
                 count(&self.offers.void);
                 process.note(|| format!("the rights of group {} are void", open.group));

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::node::NodeRequest;
@@ -18,6 +19,7 @@ with_each_store! {
     the_file_outlives_its_exporter_and_its_name,
     all_of_a_striped_file_is_shared,
     appends_of_members_do_not_mix,
+    appends_of_members_to_a_striped_file_do_not_mix,
 }
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -119,11 +121,52 @@ fn all_of_a_striped_file_is_shared(stored: Stored) {
     file.write_at(&bytes[..500_000], 0).unwrap();
     assert_eq!((read(&shared, 0, 2 << 20), shared.size().unwrap()), (bytes.clone(), 1 << 20));
     assert_eq!(member.counters().shard_calls, before);
+}
+
+/// Members that each have a connection of their own, the opener, and a client without the group.
+fn appends_of_members_to_a_striped_file_do_not_mix(stored: Stored) {
+    const ROUNDS: u32 = 25;
+    let fs = FileSystem::start(Wanted { nodes: 4, stored, ..Wanted::default() });
+    let exporter = fs.client(Way::Auto);
+    let directory = exporter.make_directory(&me(), ROOT, &name("striped"), 0o755).unwrap().attributes.inode;
+    exporter.set_directory_plan(&me(), directory, StripePlan::new(4, 64 << 10).unwrap().into()).unwrap();
     let appending = OpenOptions { append: true, ..BOTH };
-    let (file, _) = exporter.open_at(&me(), directory, &name("f"), appending, None).unwrap();
-    let shared = import(&member, &passed(&file));
-    assert_eq!(shared.write_at(b"x", 0), Err(Error::NotSupported));
-    assert_eq!(contents(&member, file.inode()), bytes);
+    let create = Some(CreateFile { mode: 0o644, exclusive: true });
+    let (file, _) = exporter.open_at(&me(), directory, &name("log"), appending, create).unwrap();
+    let passed = passed(&file);
+    let record = |writer: u32, round: u32| {
+        let bytes = [100, 9_000, 150_000][(writer + round) as usize % 3];
+        [&[writer, round, bytes].map(u32::to_le_bytes).concat()[..], &pattern(bytes as usize, writer as usize)].concat()
+    };
+    thread::scope(|scope| {
+        for writer in 0..4u32 {
+            let (fs, passed, exporter) = (&fs, &passed, &exporter);
+            scope.spawn(move || {
+                let client = fs.client(if writer == 0 { Way::Tcp } else { Way::Auto });
+                let file = match writer {
+                    0 | 1 => import(&client, passed),
+                    2 => exporter.open_at(&me(), directory, &name("log"), appending, None).unwrap().0,
+                    _ => client.open_at(&me(), directory, &name("log"), appending, None).unwrap().0,
+                };
+                for round in 0..ROUNDS {
+                    match round % 2 {
+                        0 => file.write_at(&record(writer, round), 0).unwrap(),
+                        _ => file.write_list(&[(&record(writer, round), 0)]).unwrap(),
+                    }
+                }
+                file.close().unwrap();
+            });
+        }
+    });
+    let bytes = contents(&exporter, file.inode());
+    let (mut left, mut found) = (&bytes[..], BTreeSet::new());
+    while !left.is_empty() {
+        let number = |at: usize| u32::from_le_bytes(left[at..at + 4].try_into().unwrap());
+        let (writer, round) = (number(0), number(4));
+        left = left.strip_prefix(&record(writer, round)[..]).expect("each record is whole");
+        assert!(found.insert((writer, round)), "{writer} has appended {round} once");
+    }
+    assert_eq!(found.len(), 4 * ROUNDS as usize);
 }
 
 fn appends_of_members_do_not_mix(stored: Stored) {

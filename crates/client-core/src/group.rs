@@ -148,9 +148,14 @@ impl<S: Shell> GroupHandle<S> {
         read_one_by_one(&ranges, list, read).await
     }
 
+    /// Whether it appends to a striped file: that takes a lock of a session, and the group has none.
+    pub fn appends_under_lock(&self) -> bool {
+        self.open.append && matches!(&self.bytes, Bytes::Objects(objects) if objects.is_striped())
+    }
+
     /// Writes all bytes at an offset (of an append handle: at the end). They are at the servers when this returns;
     /// those for the own part of a split file when they are published ([`GroupHandle::publish`]), which also tells if
-    /// some are lost, unless a write has told it before. [`Error::NotSupported`]: an append to a striped file.
+    /// some are lost, unless a write has told it before. Not for appends under a lock.
     pub async fn write_at(
         &self,
         io: &Objects<S>,
@@ -172,9 +177,9 @@ impl<S: Shell> GroupHandle<S> {
                 // What is appended is published at once.
                 return Ok(Written { offset, is_safe: append });
             }
-            Bytes::Objects(objects) if append && objects.is_striped() => return Err(Error::NotSupported),
             Bytes::Objects(objects) => objects,
         };
+        assert!(!self.appends_under_lock(), "an append to a striped file is its session's");
         let operation = if append { DataOperation::Append } else { DataOperation::Write };
         let mut write = ObjectWrite::new((inode, objects.clone()), operation, false);
         let written = io.write_past_pages(&mut write, &[(bytes, offset)], options.registration).await;

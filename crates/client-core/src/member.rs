@@ -2,7 +2,8 @@
 //!
 //! Bytes go by the group's rights, without a word to the shard. When these turn out to be void, because the group has
 //! ended or the file's objects have moved, the file is opened as any other is for direct I/O, and used so from then on;
-//! also when it is locked.
+//! also when it is locked, or appended to while it is striped: an append to a striped file is made under a lock, and
+//! what is written under a lock has to end with the session that holds it.
 
 use crate::files::Files;
 use crate::group::GroupHandle;
@@ -69,6 +70,11 @@ impl<S: Shell> Member<S> {
         }
     }
 
+    /// As [`Member::by_group`], for writes. `None` also of an append that takes a lock.
+    async fn write_by_group<T>(&self, write: impl AsyncFnOnce(&GroupHandle<S>) -> Result<T>) -> Option<Result<T>> {
+        if self.in_use()?.appends_under_lock() { None } else { self.by_group(write).await }
+    }
+
     /// The file as this process has opened it itself, if it has.
     pub fn opened(&self) -> Option<&Handle<S>> {
         self.own.get()
@@ -114,7 +120,7 @@ impl<S: Shell> Member<S> {
     ) -> Result<Written> {
         let options = OpenOptions { registration, ..self.options };
         if let Some(result) =
-            self.by_group(async |group| group.write_at(&files.objects, bytes, offset, &options).await).await
+            self.write_by_group(async |group| group.write_at(&files.objects, bytes, offset, &options).await).await
         {
             return result;
         }
@@ -132,7 +138,7 @@ impl<S: Shell> Member<S> {
 
     pub async fn write_list(&self, files: &Files<S>, list: &[(&[u8], u64)]) -> Result<()> {
         if let Some(result) =
-            self.by_group(async |group| group.write_list(&files.objects, list, &self.options).await).await
+            self.write_by_group(async |group| group.write_list(&files.objects, list, &self.options).await).await
         {
             return result;
         }
