@@ -20,8 +20,8 @@
 mod split;
 
 pub use split::{
-    STRIDED_RUNS_MIN, SplitIndex, SplitPiece, Unpublished, below, class_of, covers, ends_within, is_strided, joined,
-    runs,
+    Alike, STRIDED_RUNS_MIN, SplitIndex, SplitPiece, Unpublished, below, class_of, covers, ends_within, is_strided,
+    joined, meets, runs,
 };
 
 use serde::{Deserialize, Serialize};

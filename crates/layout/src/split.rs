@@ -10,8 +10,10 @@
 //! Scalable Shared File Write Performance" (sparse segments, 2020).
 
 mod index;
+mod meeting;
 
 pub use index::{SplitIndex, SplitPiece};
+pub use meeting::{Alike, meets};
 
 use weft_protocol::Pattern;
 

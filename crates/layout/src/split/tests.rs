@@ -96,6 +96,62 @@ proptest! {
     }
 }
 
+/// Patterns whose strides have divisors in common, as often as not.
+fn in_step() -> impl Strategy<Value = Pattern> {
+    let any = (0..BYTES, 1u64..20, prop_oneof![Just(6u64), Just(12), Just(18), 2..30u64], 1u64..14);
+    any.prop_filter_map("runs touch", |(start, bytes, stride, count)| Pattern::new(start, bytes, stride, count))
+}
+
+proptest! {
+    /// Also a pattern that is not decided exactly is never left out.
+    #[test]
+    fn patterns_that_have_a_byte_in_common_meet(one in in_step(), other in in_step()) {
+        let bytes: std::collections::BTreeSet<_> = bytes_of(&one).collect();
+        let has_common = bytes_of(&other).any(|byte| bytes.contains(&byte));
+        let is_exact = one.stride() == other.stride() || one.count() == 1 || other.count() == 1;
+        prop_assert!(meets(&one, &other) || !has_common);
+        prop_assert!(has_common || !is_exact || !meets(&one, &other));
+        prop_assert_eq!(meets(&one, &other), meets(&other, &one));
+    }
+
+    /// A walk through patterns that are alike meets all that have bytes in one, from wherever it begins.
+    #[test]
+    fn a_walk_by_ends_leaves_out_no_pattern_that_meets(
+        one in in_step(), other in prop_oneof![in_step(), pattern()], before in 0u64..200,
+    ) {
+        if meets(&one, &other) {
+            let from = other.end().saturating_sub(before);
+            let next = Alike::of(&other).next_end(&one, from);
+            prop_assert!(next.is_some_and(|next| from <= next && next <= other.end()), "{next:?}");
+            prop_assert_eq!(Alike::of(&other).next_end(&one, other.end()), Some(other.end()));
+        }
+    }
+}
+
+/// Of writers in turns, each is found between two that have no byte in common with it.
+#[test]
+fn one_of_many_writers_is_found_by_its_place() {
+    const RANKS: u64 = 4096;
+    let of = |rank: u64| Pattern::new(rank * 4096, 4096, RANKS * 4096, 32).expect("a pattern");
+    let own = of(77);
+    for rank in 0..RANKS {
+        assert_eq!(meets(&own, &of(rank)), rank == 77);
+        // From those before it the next that may meet it is itself, from those behind it one that ends a stride later.
+        let next = Alike::of(&own).next_end(&own, of(rank).end());
+        let first = own.end() - 4095;
+        let expected = match rank {
+            0..77 => first,
+            77 => own.end(),
+            _ => first + RANKS * 4096,
+        };
+        assert_eq!(next, Some(expected));
+    }
+    let twice = Pattern::new(77 * 4096, 4096, 2 * RANKS * 4096, 16).expect("every other run");
+    assert!(meets(&own, &twice) && !meets(&of(78), &twice), "their strides have the shorter one in common");
+    assert!(meets(&Pattern::WHOLE_FILE, &own));
+    assert_eq!(Alike::of(&own).next_end(&Pattern::WHOLE_FILE, own.end()), Some(own.end()));
+}
+
 #[test]
 fn strides_are_one_pattern_however_many_runs_they_have() {
     let mut unpublished = Unpublished::default();
