@@ -13,7 +13,8 @@ use weft_metadata::{Effect, Event, Growth, MemoryStore, Now, RootDirectory, Shar
 use weft_protocol::limits::{STRIPE_BYTES_MIN, XATTR_VALUE_BYTES_MAX};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
-    Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, SymlinkTarget,
+    Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, StridedQuestion,
+    SymlinkTarget,
 };
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
@@ -434,20 +435,15 @@ impl<'a> World<'a> {
         if self.reader.byte() < 80 {
             let (since, start, end) = (self.reader.number(), self.reader.number(), self.reader.number());
             let (extra, own) = (u32::from(self.reader.byte()), self.reader.flag());
-            let strided_since = self.reader.number();
+            let within = self.reader.flag().then(|| pattern(&mut self.reader)).flatten();
             let after = self.reader.flag().then(|| pattern(&mut self.reader)).flatten();
-            let strided_after = after.map(|pattern| (pattern, self.object()));
-            return ShardRequest::GetParts {
-                inode,
-                group,
-                since,
-                start,
-                end,
-                extra,
-                strided_since,
-                strided_after,
-                own,
+            let strided = StridedQuestion {
+                within: within.unwrap_or(Pattern::WHOLE_FILE),
+                since: self.reader.number(),
+                after: after.map(|pattern| (pattern, self.object())),
+                few: u32::from(self.reader.byte()),
             };
+            return ShardRequest::GetParts { inode, group, since, start, end, extra, strided, own };
         }
         let patterns = (0..self.reader.below(4)).filter_map(|_| pattern(&mut self.reader)).collect();
         let appends_to = (self.reader.byte() > 200).then(|| self.reader.number());

@@ -48,12 +48,26 @@ fn bytes_of_others_are_counted() {
 }
 
 #[test]
-fn readers_of_strides_are_told_of_all_patterns_and_others_are_not() {
-    let answers = |is_strided| {
-        let runs = runs_of(Setting { is_strided, ..SETTING }, &[16, 64]);
+fn readers_of_their_own_bytes_are_told_of_their_own_parts() {
+    let answers = |setting: Setting| {
+        let runs = runs_of(setting, &[16, 64]);
         runs.iter().map(|(_, counts)| counts.between[&Kind::Question].longest as u64).collect::<Vec<_>>()
     };
-    let (segmented, strided) = (answers(false), answers(true));
-    assert!(segmented[1] < segmented[0] + 64, "{segmented:?}");
-    assert!(strided[1] > 3 * strided[0], "{strided:?}");
+    for is_strided in [false, true] {
+        let told = answers(Setting { is_strided, ..SETTING });
+        assert!(told[1] < told[0] + 64, "strided: {is_strided}: {told:?}");
+    }
+    // Who reads what others have written in strides is told of all.
+    let told = answers(Setting { is_strided: true, reads_next: true, ..SETTING });
+    assert!(told[1] > 3 * told[0], "{told:?}");
+}
+
+/// What a reader of its own records is told, and what that costs in messages, does not grow with the ranks.
+#[test]
+fn a_reader_of_strides_costs_the_same_however_many_ranks_there_are() {
+    for (ranks, counts) in runs_of(Setting { is_strided: true, ..SETTING }, &[16, 64, 256]) {
+        let questions = counts.between[&Kind::Question];
+        assert_eq!(questions.messages, 2 * (ranks - 1));
+        assert!(questions.bytes < 200 * ranks, "{ranks} ranks: {questions:?}");
+    }
 }

@@ -144,6 +144,11 @@ impl<S: Shell> GroupHandle<S> {
                 return Ok(count);
             }
         }
+        if let Bytes::Split(split) = &self.bytes
+            && ranges.len() > 1
+        {
+            split.expect(&ranges).await;
+        }
         let read = async |memory: &mut [u8], offset| self.read_at(io, memory, offset, registration).await;
         read_one_by_one(&ranges, list, read).await
     }

@@ -15,6 +15,7 @@
 //! other bytes move.
 
 mod behind;
+mod expected;
 mod knowledge;
 mod part_files;
 mod requests;
@@ -29,6 +30,7 @@ use crate::parts_in_use::PartInUse;
 use crate::shell::{Monitor, Shell};
 use crate::transfers::within;
 use behind::Behind;
+use expected::Expected;
 use knowledge::Knowledge;
 use part_files::PartFiles;
 use sources::{Source, read};
@@ -37,7 +39,7 @@ use std::sync::Arc;
 use weft_layout::{SplitPiece, Unpublished};
 use weft_protocol::error::errno;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
-use weft_protocol::message::shard::{ShardAnswer, ShardRequest, StridedCursor};
+use weft_protocol::message::shard::{ShardAnswer, ShardRequest, StridedCursor, StridedQuestion};
 use weft_protocol::{
     Attributes, Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, Result, Rights, SessionId, SplitPart,
     routing,
@@ -94,6 +96,7 @@ struct State<S: Shell> {
     /// Bytes were lost that a program takes for written: nothing is buffered until it was told.
     error: Option<Error>,
     knowledge: Knowledge,
+    expected: Expected,
     files: PartFiles<S>,
     /// A range is read as of this epoch or a later one. `None`: as of the next answer.
     epoch: Option<u64>,
@@ -118,6 +121,8 @@ struct Told {
     parts: Vec<SplitPart>,
     /// The runs are complete up to here.
     end: u64,
+    /// The strided extents are those of the whole file.
+    strided_whole: bool,
     /// After which strided extent to go on.
     strided_next: Option<StridedCursor>,
 }
@@ -163,6 +168,7 @@ impl<S: Shell> State<S> {
     /// The shard has answered a publication. If nobody else has published meanwhile, what is known stays so.
     fn published(&mut self, attributes: &Attributes, object: ObjectId, patterns: &[Pattern]) {
         self.size = self.size.max(attributes.size);
+        self.expected.published(patterns);
         let Some(epoch) = attributes.layout.epoch() else { return };
         if !patterns.is_empty() {
             self.knowledge.published(object, patterns, epoch);
@@ -219,6 +225,7 @@ impl<S: Shell> SplitFile<S> {
             behind: Behind::new(&io.tuning),
             error: None,
             knowledge: Knowledge::default(),
+            expected: Expected::default(),
             files: PartFiles::default(),
             epoch: None,
             size: 0,
@@ -269,6 +276,11 @@ impl<S: Shell> SplitFile<S> {
         }
     }
 
+    /// A list of ranges will be read.
+    pub(crate) async fn expect(&self, list: &[(u64, usize)]) {
+        self.state.lock().await.expected.reads(list);
+    }
+
     /// Learns the size of the file, and what others have published in a range, if it may matter.
     async fn refresh(&self, io: &Objects<S>, state: &mut State<S>, range: Range<u64>) -> Result<()> {
         state.notice_session(io);
@@ -293,6 +305,8 @@ impl<S: Shell> SplitFile<S> {
                 Some(attributes.layout.epoch().ok_or(Error::CapabilityRejected)?)
             }
         };
+        // Attributes may be of a moment before the latest answer.
+        let epoch = epoch.map(|epoch| epoch.max(state.knowledge.latest()));
         if epoch.is_none() || epoch != state.epoch {
             state.knowledge.begin_questions();
         }
@@ -305,16 +319,17 @@ impl<S: Shell> SplitFile<S> {
 
     /// Asks for the extents of a range until all of them are known as of one moment.
     async fn ask_range(&self, io: &Objects<S>, state: &mut State<S>, range: Range<u64>) -> Result<()> {
+        let within = state.knowledge.to_ask_within(state.expected.around(&range));
         let (mut at, mut moments) = (range.start, 0);
         loop {
             let wanted = at..range.end;
-            let (since, extra, strided) =
-                (state.knowledge.since(&wanted), state.knowledge.extra(), state.knowledge.strided());
+            let since = state.knowledge.since(&wanted);
+            let (extra, mut strided) = state.knowledge.next_question(within, io.tuning.few_strided);
             let (session, asked_ms) = (state.session, io.calls.shell.now_ms());
             let told = self.ask_parts(io, (since, wanted), extra, strided, false).await?;
             state.notice_session(io);
             state.check(self.group)?;
-            if told.end <= at && at < range.end || told.strided_next.is_some() && told.strided_next == strided.1 {
+            if told.end <= at && at < range.end || told.strided_next.is_some() && told.strided_next == strided.after {
                 return Err(Error::Malformed);
             }
             if state.session == session {
@@ -324,10 +339,12 @@ impl<S: Shell> SplitFile<S> {
                 let is_cut = !state.knowledge.add(at..told.end, since, (epoch, told.cut), told.parts);
                 if is_cut {
                     (state.told_ms, state.files) = (Some(asked_ms), PartFiles::default());
+                    // The answer has all strided extents, unless earlier ones had some: these are forgotten.
+                    strided.since = 0;
                 }
-                // What was told of strided extents by answers before the cut is forgotten.
-                let goes_on = is_cut && strided.1.is_some();
-                let is_one_moment = goes_on || state.knowledge.add_strided(epoch, told.strided_next);
+                let is_rest = is_cut && strided.after.is_some();
+                let is_one_moment =
+                    is_rest || state.knowledge.add_strided(&strided, epoch, told.strided_whole, told.strided_next);
                 let is_later = state.epoch.is_none_or(|known| known < epoch);
                 if is_later && (moments < MOMENTS_MAX || !is_one_moment) {
                     (state.epoch, moments) = (Some(epoch), moments + 1);
@@ -346,20 +363,19 @@ impl<S: Shell> SplitFile<S> {
         io: &Objects<S>,
         (since, range): (u64, Range<u64>),
         extra: u32,
-        (strided_since, strided_after): (u64, Option<StridedCursor>),
+        strided: StridedQuestion,
         own: bool,
     ) -> Result<Told> {
         let (inode, group, Range { start, end }) = (self.inode, self.group, range);
-        let request =
-            ShardRequest::GetParts { inode, group, since, start, end, extra, strided_since, strided_after, own };
+        let request = ShardRequest::GetParts { inode, group, since, start, end, extra, strided, own };
         let answer = match io.calls.call(&self.who, routing::of_inode(inode), request).await {
             // The file was converted to a layout without parts: the reader opens it again.
             Err(Error::Invalid) => return Err(Error::CapabilityRejected),
             answer => answer?.answer,
         };
         match answer {
-            ShardAnswer::Parts { epoch, size, cut, parts, end, strided_next } => {
-                Ok(Told { epoch, size, cut, parts, end, strided_next })
+            ShardAnswer::Parts { epoch, size, cut, parts, end, strided_whole, strided_next } => {
+                Ok(Told { epoch, size, cut, parts, end, strided_whole, strided_next })
             }
             _ => Err(Error::Malformed),
         }
@@ -426,7 +442,8 @@ impl<S: Shell> SplitFile<S> {
 
     /// The parts that this session has published, by whichever handle, with new rights to write them.
     async fn ask_own_parts(&self, io: &Objects<S>) -> Result<Vec<Held>> {
-        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, (u64::MAX, None), true).await?;
+        let none = StridedQuestion { within: Pattern::WHOLE_FILE, since: u64::MAX, after: None, few: 0 };
+        let told = self.ask_parts(io, (u64::MAX, 0..0), 0, none, true).await?;
         let parts = told.parts.into_iter().filter(|part| part.capability.rights.contains(Rights::WRITE));
         Ok(parts.map(|SplitPart { object, capability, .. }| Held { object, capability }).collect())
     }

@@ -30,6 +30,8 @@ pub struct Tuning {
     pub first_bytes: u64,
     /// The prefetch of a sequential reader when too many connections are in use to keep one for the handle.
     pub alone_bytes: usize,
+    /// A reader that expects to read on in a pattern is told of all strided extents of a file if it has no more.
+    pub few_strided: u32,
     /// How many closed inodes are kept.
     pub idle: IdleLimits,
 }
@@ -44,6 +46,7 @@ impl Tuning {
         block_bytes: 128 << 10,
         first_bytes: 256 << 10,
         alone_bytes: 1 << 20,
+        few_strided: 4,
         idle: IdleLimits { inodes: 16_384, descriptors: 4096 },
     };
 }

@@ -106,5 +106,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 40 | `LockKind::Append` |
 /// | 41 | a directory below: `ListBelow`, `FillFromBelow` and their answers; `ReadBelow`, `NoteBelow` |
 /// | 42 | `CreateFile` has a plan; |
-/// |    | `LeaseKey::Names` |
+/// |    | `LeaseKey::Names`; |
+/// |    | `GetParts` asks for the strided extents of a pattern |
 pub const PROTOCOL_VERSION: u8 = 42;

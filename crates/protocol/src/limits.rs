@@ -82,7 +82,7 @@ pub const SPLIT_PARTS_MAX: usize = 16_384;
 pub const SPLIT_EXTENTS_MAX: u64 = 1 << 20;
 /// Extents of one file, about 1 GiB at its shard. Beyond it likewise.
 pub const SPLIT_FILE_EXTENTS_MAX: u64 = 1 << 24;
-/// Strided extents of one file, of which each reader is told. Beyond it likewise.
+/// Strided extents of one file. Beyond it likewise.
 pub const SPLIT_STRIDED_MAX: u64 = 1 << 20;
 /// Extents in one answer to a reader, half of them runs. With their numbers and the rights to their parts they fit in a
 /// control message.

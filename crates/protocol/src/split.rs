@@ -20,6 +20,9 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    /// All bytes that a file may have.
+    pub const WHOLE_FILE: Self = Self { start: 0, bytes: FILE_BYTES_MAX, stride: FILE_BYTES_MAX, count: 1 };
+
     /// `count` runs of `bytes`, the first at `start`, each `stride` after the one before. `None`: there are no bytes,
     /// they end beyond the longest file, or runs touch. The stride of a single run does not count.
     pub fn new(start: u64, bytes: u64, stride: u64, count: u64) -> Option<Self> {

@@ -6,7 +6,8 @@ use super::World;
 use weft_layout::SplitIndex;
 use weft_metadata::back::Inode;
 use weft_metadata::back::split::Wanted;
-use weft_protocol::{InodeNumber, ObjectId, routing};
+use weft_protocol::message::shard::StridedQuestion;
+use weft_protocol::{InodeNumber, ObjectId, Pattern, routing};
 
 impl World {
     /// The objects of a file, as its shard knows them: those of its layout, or its parts.
@@ -29,12 +30,12 @@ impl World {
     pub(super) fn stored_parts(&self, inode: InodeNumber, record: &Inode) -> Option<Vec<u8>> {
         let back = self.shards.get(&routing::of_inode(inode))?.back();
         let mut index = SplitIndex::default();
-        let mut wanted =
-            Wanted { since: 0, start: 0, end: record.size, extra: 0, strided_since: 0, strided_after: None };
+        let strided = StridedQuestion { within: Pattern::WHOLE_FILE, since: 0, after: None, few: 0 };
+        let mut wanted = Wanted { since: 0, start: 0, end: record.size, extra: 0, strided };
         loop {
             let told = back.extents_within(inode, &wanted);
             told.parts.iter().for_each(|(part, extents)| index.add(part.object, extents));
-            (wanted.start, wanted.strided_after) = (told.end, told.strided_next);
+            (wanted.start, wanted.strided.after) = (told.end, told.strided_next);
             if told.end >= record.size && told.strided_next.is_none() {
                 break;
             }

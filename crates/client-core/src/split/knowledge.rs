@@ -5,24 +5,29 @@
 //! grows from question to question, so that a file with few extents takes one question, a file of many parts of which
 //! one is read takes one short answer, and one that is read from end to end takes few questions.
 //!
-//! Strided extents have bytes all over a file. There are few of them, as many as there are writers, and a reader is
-//! told of all that are new with its next question.
+//! Strided extents have bytes all over a file, so a reader asks for those within a pattern, or for all
+//! (`knowledge/strided.rs`). Each answer has both kinds, so what is known of a range is of one moment.
 //!
 //! Extents that are known may belong to ranges that are not: of each byte the highest epoch counts, so whatever order
 //! they are learnt in, a range is right once all its extents up to an epoch are there. Only a cut takes bytes away.
 //!
 //! Invariant: all extents are of the file after its cut at `cut`.
 
+mod strided;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
+use strided::KnownStrided;
 use weft_layout::SplitIndex;
-use weft_protocol::message::shard::StridedCursor;
+use weft_protocol::message::shard::{StridedCursor, StridedQuestion};
 use weft_protocol::{Capability, Extent, ObjectId, Pattern, SplitPart};
 
 /// Extents beyond the range of the first question, and how many times more each further question names, up to a limit.
 const EXTRA_MIN: u32 = 4;
 const EXTRA_FACTOR: u32 = 8;
 const EXTRA_MAX: u32 = 4096;
+/// So many questions may name new patterns; after that, a client learns of all strided extents.
+const PATTERN_QUESTIONS_MAX: u32 = 8;
 /// A client with more of these starts anew: it has read a file of many extents here and there.
 const RANGES_MAX: usize = 1024;
 const EXTENTS_MAX: usize = 1 << 20;
@@ -34,10 +39,9 @@ pub struct Knowledge {
     rights: BTreeMap<ObjectId, Capability>,
     /// Ranges that are known, by their beginnings: where they end, and as of which epoch they are known.
     ranges: BTreeMap<u64, (u64, u64)>,
-    /// As of which epoch all strided extents are known; 0: they are not.
-    strided: u64,
-    /// Since an epoch that all strided extents were asked for from, the last one that was told.
-    strided_after: Option<(u64, StridedCursor)>,
+    strided: KnownStrided,
+    /// Epoch of the latest answer.
+    latest: u64,
     /// Epoch of the latest cut.
     cut: u64,
     /// Questions since the beginning, or since the latest [`Knowledge::begin_questions`].
@@ -67,16 +71,26 @@ impl Knowledge {
         self.questions = 0;
     }
 
-    /// Extents beyond the range that the next question names.
-    pub fn extra(&mut self) -> u32 {
-        let extra = EXTRA_FACTOR.saturating_pow(self.questions).saturating_mul(EXTRA_MIN).min(EXTRA_MAX);
-        self.questions += 1;
-        extra
+    /// The pattern within which strided extents are asked for. `expected`: the client will read on in this one.
+    pub fn to_ask_within(&self, expected: Option<Pattern>) -> Pattern {
+        let is_asked_for =
+            |pattern: &Pattern| self.questions < PATTERN_QUESTIONS_MAX || self.strided.has_pattern(pattern);
+        expected.filter(is_asked_for).unwrap_or(Pattern::WHOLE_FILE)
     }
 
-    /// As of which epoch all strided extents are known, and after which one the next question goes on.
-    pub fn strided(&self) -> (u64, Option<StridedCursor>) {
-        (self.strided, self.strided_after.map(|(_, after)| after))
+    /// The next question: how many runs beyond the range, and which strided extents. `few`: how many of these are few
+    /// at first.
+    pub fn next_question(&mut self, within: Pattern, few: u32) -> (u32, StridedQuestion) {
+        let extra = EXTRA_FACTOR.saturating_pow(self.questions).saturating_mul(EXTRA_MIN).min(EXTRA_MAX);
+        // A client that asks once more wants other ones than it has expected.
+        let few = if self.questions == 0 { few } else { extra };
+        self.questions += 1;
+        (extra, self.strided.question(within, few))
+    }
+
+    /// Epoch of the latest answer. A range that is known as of this epoch or a later one is of one moment.
+    pub fn latest(&self) -> u64 {
+        self.latest
     }
 
     /// As of which epoch all runs of a range are known; 0: some are not.
@@ -91,7 +105,7 @@ impl Knowledge {
 
     /// The first position of a range that is not known as of an epoch or later.
     pub fn first_unknown(&self, range: &Range<u64>, epoch: u64) -> Option<u64> {
-        match self.strided >= epoch || range.is_empty() {
+        match self.strided.has(range, epoch) {
             true => self.first_unknown_run(range, epoch),
             false => Some(range.start),
         }
@@ -124,7 +138,7 @@ impl Knowledge {
         if is_cut {
             *self = Self { questions: self.questions, ..Self::default() };
         }
-        self.cut = cut;
+        (self.cut, self.latest) = (cut, epoch);
         for part in parts {
             self.index.add(part.object, &part.extents);
             self.rights.insert(part.object, part.capability);
@@ -133,16 +147,15 @@ impl Knowledge {
         !is_cut
     }
 
-    /// Strided extents were told as of an epoch, up to one after which the next question goes on. Returns false if they
-    /// are of several moments: one that was deleted meanwhile, because a newer extent covers it, may be missing without
-    /// that one, which the next question tells.
-    pub fn add_strided(&mut self, epoch: u64, next: Option<StridedCursor>) -> bool {
-        let first = self.strided_after.map_or(epoch, |(first, _)| first);
-        match next {
-            Some(after) => self.strided_after = Some((first, after)),
-            None => (self.strided, self.strided_after) = (first, None),
-        }
-        first == epoch
+    /// The strided extents that an answer has told. See [`KnownStrided::add`].
+    pub fn add_strided(
+        &mut self,
+        question: &StridedQuestion,
+        epoch: u64,
+        whole: bool,
+        next: Option<StridedCursor>,
+    ) -> bool {
+        self.strided.add(question, epoch, whole, next)
     }
 
     fn set_range(&mut self, range: Range<u64>, epoch: u64) {
@@ -179,9 +192,7 @@ impl Knowledge {
         for (_, known) in self.ranges.values_mut().filter(|(_, known)| *known + 1 == epoch) {
             (*known, is_known) = (epoch, true);
         }
-        if self.strided + 1 == epoch && self.strided > 0 && self.strided_after.is_none() {
-            (self.strided, is_known) = (epoch, true);
-        }
+        is_known |= self.strided.published(epoch);
         // A client that does not read needs no extents.
         if is_known {
             let extents: Vec<_> = patterns.iter().map(|pattern| Extent { pattern: *pattern, epoch }).collect();

@@ -3,7 +3,7 @@
 //! Invariant: numbers stand in big-endian order, so that keys of one kind sort by number, and the dentries of a
 //! directory by their cookies.
 
-use weft_layout::class_of;
+use weft_layout::Alike;
 use weft_protocol::limits::XATTR_NAME_BYTES_MAX;
 use weft_protocol::{Cookie, InodeNumber, Name, ObjectId, Pattern, SessionId, XattrName, XattrNamespace};
 
@@ -123,30 +123,41 @@ impl Key {
         with_number(Tag::Run, inode, end)
     }
 
-    /// Where the strided extents of a size class begin that end at `end`.
-    pub fn strided_from(inode: InodeNumber, class: u8, end: u64) -> [u8; NUMBER_KEY_BYTES + 9] {
-        let mut key = [0; NUMBER_KEY_BYTES + 9];
-        key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(Tag::Strided, inode));
-        key[NUMBER_KEY_BYTES] = class;
-        key[NUMBER_KEY_BYTES + 1..].copy_from_slice(&end.to_be_bytes());
-        key
-    }
-
     /// A strided extent of a split file.
     pub fn strided(inode: InodeNumber, pattern: &Pattern, object: ObjectId) -> StridedKey {
-        let mut key = [0; STRIDED_KEY_BYTES];
-        key[..NUMBER_KEY_BYTES + 9].copy_from_slice(&Self::strided_from(inode, class_of(pattern), pattern.end()));
-        let numbers = [pattern.start(), pattern.bytes(), pattern.stride(), object.raw()];
-        for (place, number) in key[NUMBER_KEY_BYTES + 9..].chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_be_bytes());
-        }
-        key
+        strided(inode, Alike::of(pattern), [pattern.end(), pattern.start(), object.raw()])
+    }
+
+    /// Where the strided extents of a split file begin.
+    pub fn first_strided(inode: InodeNumber) -> StridedKey {
+        strided(inode, Alike { class: 0, bytes: 0, stride: 0 }, [0; 3])
+    }
+
+    /// Where those begin that come after all that are alike.
+    pub fn strided_behind(inode: InodeNumber, alike: Alike) -> StridedKey {
+        strided(inode, Alike { bytes: alike.bytes + 1, ..alike }, [0; 3])
+    }
+
+    /// Where the strided extents of a split file begin that are alike and end at `end` or later.
+    pub fn strided_from(inode: InodeNumber, alike: Alike, end: u64) -> StridedKey {
+        strided(inode, alike, [end, 0, 0])
     }
 
     /// Where the keys with a tag of this inode begin.
     pub fn of_inode(tag: Tag, inode: InodeNumber) -> NumberKey {
         numbered(tag, inode)
     }
+}
+
+fn strided(inode: InodeNumber, Alike { class, bytes, stride }: Alike, [end, start, object]: [u64; 3]) -> StridedKey {
+    let mut key = [0; STRIDED_KEY_BYTES];
+    key[..NUMBER_KEY_BYTES].copy_from_slice(&numbered(Tag::Strided, inode));
+    key[NUMBER_KEY_BYTES] = class;
+    let numbers = [stride, bytes, end, start, object];
+    for (place, number) in key[NUMBER_KEY_BYTES + 1..].chunks_exact_mut(8).zip(numbers) {
+        place.copy_from_slice(&number.to_be_bytes());
+    }
+    key
 }
 
 fn with_number(tag: Tag, inode: InodeNumber, number: u64) -> DentryKey {
@@ -174,13 +185,13 @@ pub fn run_end_of(key: &[u8], inode: InodeNumber) -> Option<u64> {
     Some(u64::from_be_bytes(end.try_into().ok()?))
 }
 
-/// The size class, pattern and part of a strided extent of this file. `None`: the key is another one.
-pub fn strided_of(key: &[u8], inode: InodeNumber) -> Option<(u8, Pattern, ObjectId)> {
-    let (class, rest) = key.strip_prefix(&numbered(Tag::Strided, inode))?.split_first()?;
+/// The pattern and part of a strided extent of this file. `None`: the key is another one.
+pub fn strided_of(key: &[u8], inode: InodeNumber) -> Option<(Pattern, ObjectId)> {
+    let (_, rest) = key.strip_prefix(&numbered(Tag::Strided, inode))?.split_first()?;
     let mut numbers = rest.chunks_exact(8).map(|bytes| u64::from_be_bytes(bytes.try_into().expect("8 bytes")));
-    let (end, start, bytes, stride) = (numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?);
+    let (stride, bytes, end, start) = (numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?);
     let count = end.checked_sub(start)?.checked_sub(bytes)?.checked_div(stride)? + 1;
-    Some((*class, Pattern::new(start, bytes, stride, count)?, ObjectId::from_raw(numbers.next()?)))
+    Some((Pattern::new(start, bytes, stride, count)?, ObjectId::from_raw(numbers.next()?)))
 }
 
 /// A key that is a tag and an inode number.

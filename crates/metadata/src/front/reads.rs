@@ -21,10 +21,9 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::OpenGroup { inode, access, group } => {
                 return self.open_group(call, (*inode, *access, *group));
             }
-            ShardRequest::GetParts { inode, group, since, start, end, extra, strided_since, strided_after, own } => {
+            ShardRequest::GetParts { inode, group, since, start, end, extra, strided, own } => {
                 let extra = usize::try_from(*extra).expect("usize has 32 bits or more");
-                let (since, start, end, strided_since) = (*since, *start, *end, *strided_since);
-                let wanted = Wanted { since, start, end, extra, strided_since, strided_after: *strided_after };
+                let wanted = Wanted { since: *since, start: *start, end: *end, extra, strided: *strided };
                 self.parts(call, (*inode, *group), &wanted, *own)
             }
             ShardRequest::ReadBelow { directory, after } => {

@@ -80,7 +80,7 @@ impl<K: KeyValue> Shard<K> {
             )?;
         }
         let attributes = record.attributes(inode);
-        let Page { mut parts, cut, end, strided_next } = self.back.extents_within(inode, wanted);
+        let Page { mut parts, cut, end, strided_whole, strided_next } = self.back.extents_within(inode, wanted);
         let own = if own { self.back.parts_of_writer(inode, call.session()) } else { Vec::new() };
         for object in own {
             if !parts.iter().any(|(part, _)| part.object == object) {
@@ -97,6 +97,6 @@ impl<K: KeyValue> Shard<K> {
             }
         };
         let parts = parts.into_iter().map(told).collect();
-        Ok(ShardAnswer::Parts { epoch, size: record.size, cut, parts, end, strided_next })
+        Ok(ShardAnswer::Parts { epoch, size: record.size, cut, parts, end, strided_whole, strided_next })
     }
 }

@@ -275,9 +275,8 @@ pub enum ShardRequest {
         /// Of an append: where the file ends. [`Error::WouldBlock`]: it ends elsewhere by now.
         appends_to: Option<u64>,
     },
-    /// Read. Of a split file: the runs with bytes in a range that were published after the epoch `since`, and the
-    /// strided extents of the whole file that were after `strided_since`, to a session that has the file open, has
-    /// joined `group`, which has, or may read it. Answer: `Parts`.
+    /// Read. Of a split file: the runs with bytes in a range that were published after the epoch `since`, and strided
+    /// extents, to a session that has the file open, has joined `group`, which has, or may read it. Answer: `Parts`.
     GetParts {
         inode: InodeNumber,
         group: Option<SessionId>,
@@ -288,10 +287,7 @@ pub enum ShardRequest {
         end: u64,
         /// Beyond the range, the answer goes on for about as many runs.
         extra: u32,
-        /// The caller knows the strided extents as of this epoch; 0: not at all.
-        strided_since: u64,
-        /// The strided extents after this one; `None`: from the first one on.
-        strided_after: Option<StridedCursor>,
+        strided: StridedQuestion,
         /// The answer names the parts that the session writes, even without extents in the range.
         own: bool,
     },
@@ -305,6 +301,19 @@ pub enum ShardRequest {
 
 /// A strided extent of a file, and its part: strided extents have an order.
 pub type StridedCursor = (Pattern, ObjectId);
+
+/// A question for strided extents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StridedQuestion {
+    /// Those that may have bytes in the runs of this pattern: of a range, that is one run.
+    pub within: Pattern,
+    /// The caller knows them as of this epoch; 0: not at all.
+    pub since: u64,
+    /// Those after this one; `None`: from the first one on.
+    pub after: Option<StridedCursor>,
+    /// If the file has no more than these, the answer names those of the whole file.
+    pub few: u32,
+}
 
 /// What became of a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -415,6 +424,8 @@ pub enum ShardAnswer {
         /// The runs are complete from the beginning of the request's range up to here. Below the range's end: an answer
         /// has a limit, and the caller goes on from here.
         end: u64,
+        /// The strided extents are those of the whole file, also where the question was for fewer.
+        strided_whole: bool,
         /// After which strided extent to go on; `None`: there are no more.
         strided_next: Option<StridedCursor>,
     },

@@ -14,7 +14,7 @@ use weft_protocol::message::peer::{
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
     Access, CreateFile, DirectoryEntry, DirectoryPage, LockAnswer, OpenFlags, Origin, PageCache, RenameMode,
-    ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, SymlinkTarget,
+    ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, StridedQuestion, SymlinkTarget,
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -282,8 +282,7 @@ fn part_requests() -> Vec<ShardRequest> {
             start: 1 << 20,
             end: 1 << 21,
             extra: 64,
-            strided_since: 7,
-            strided_after: Some((pattern(), object())),
+            strided: StridedQuestion { within: pattern(), since: 7, after: Some((pattern(), object())), few: 32 },
             own: true,
         },
     ]
@@ -456,6 +455,7 @@ pub fn shard_answers() -> Vec<ShardAnswer> {
             extents: vec![Extent { pattern: pattern(), epoch: 8 }],
         }],
         end: 3 << 20,
+        strided_whole: true,
         strided_next: Some((pattern(), object())),
     });
     let entries = vec![(name("file"), below())];

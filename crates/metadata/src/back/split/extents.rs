@@ -2,17 +2,19 @@
 //!
 //! Runs are those of the whole file: no two of them overlap, whichever parts have them, so a publication cuts what it
 //! overlaps. They are ordered by where they end: those that a range overlaps or touches are one scan from the range's
-//! start. Strided extents are ordered by size class and end, and are not cut: their epochs tell which of two has a
-//! byte, also against runs. So those that cover each other may stay for a while.
+//! start. Strided extents are ordered by size class, stride, run length and end, so that of many with one stride those
+//! with bytes in a pattern are found. They are not cut: their epochs tell which of two has a byte, also against runs. So
+//! those that cover each other may stay for a while.
 //!
 //! Invariant: no two runs of a file overlap.
 //! Not here: which extents may be joined (`history.rs`), how many there may be (`split.rs`).
 
-use crate::back::keys::{Key, run_end_of, strided_of};
+use crate::back::keys::{Key, StridedKey, run_end_of, strided_of};
 use crate::kv::KeyValue;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use weft_layout::{below, covers, ends_within};
+use weft_layout::{Alike, below, covers, meets};
+use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::{Extent, InodeNumber, ObjectId, Pattern};
 
 /// Older extents that are looked at for each published pattern, to delete those that it covers.
@@ -61,6 +63,13 @@ pub struct Strided {
     pub epoch: u64,
 }
 
+/// A strided extent that a scan has come across, and whether it meets the pattern that is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub strided: Strided,
+    pub meets: bool,
+}
+
 fn epoch_of(value: &[u8]) -> u64 {
     u64::from_le_bytes(value.try_into().expect("a strided extent's value is its epoch"))
 }
@@ -73,45 +82,35 @@ pub fn scan_runs<K: KeyValue>(store: &K, inode: InodeNumber, from: u64, mut visi
     });
 }
 
-/// Visits the strided extents whose bounds overlap a range. Costs a search for each size class that there is, and the
-/// extents that are met.
+/// Visits the strided extents from a key on that meet a pattern, in the order of their keys, and some that do not. Costs
+/// a search for each size class, stride and run length that there is, and of those that are alike, two for each group
+/// of ends that are closer than the stride. The others are not looked at.
 pub fn scan_strided<K: KeyValue>(
     store: &K,
     inode: InodeNumber,
-    (start, end): (u64, u64),
-    mut visit: impl FnMut(Strided) -> ControlFlow<()>,
+    within: &Pattern,
+    from: StridedKey,
+    mut visit: impl FnMut(Look) -> ControlFlow<()>,
 ) {
-    let mut class = Some(0);
-    while let Some(wanted) = class.take() {
-        store.scan(&Key::strided_from(inode, wanted, start.saturating_add(1)), |key, value| {
-            let Some((found, pattern, object)) = strided_of(key, inode) else { return ControlFlow::Break(()) };
-            if found > wanted {
-                class = Some(found);
-                return ControlFlow::Break(());
-            }
-            if pattern.end() >= ends_within(wanted, (start, end)).1 {
-                class = Some(wanted + 1);
-                return ControlFlow::Break(());
-            }
-            if pattern.start() >= end {
+    let mut from = Some(from);
+    while let Some(key) = from.take() {
+        store.scan(&key, |key, value| {
+            let Some((pattern, object)) = strided_of(key, inode) else { return ControlFlow::Break(()) };
+            let strided = Strided { pattern, object, epoch: epoch_of(value) };
+            let alike = Alike::of(&pattern);
+            let next = alike.next_end(within, pattern.end());
+            let meets = next == Some(pattern.end()) && meets(within, &pattern);
+            visit(Look { strided, meets })?;
+            if next == Some(pattern.end()) {
                 return ControlFlow::Continue(());
             }
-            visit(Strided { pattern, object, epoch: epoch_of(value) })
+            from = Some(match next {
+                Some(end) => Key::strided_from(inode, alike, end),
+                None => Key::strided_behind(inode, alike),
+            });
+            ControlFlow::Break(())
         });
     }
-}
-
-/// Visits the strided extents from a key on, in the order of their keys.
-pub fn scan_strided_from<K: KeyValue>(
-    store: &K,
-    inode: InodeNumber,
-    from: &[u8],
-    mut visit: impl FnMut(Strided) -> ControlFlow<()>,
-) {
-    store.scan(from, |key, value| match strided_of(key, inode) {
-        Some((_, pattern, object)) => visit(Strided { pattern, object, epoch: epoch_of(value) }),
-        None => ControlFlow::Break(()),
-    });
 }
 
 /// Changes of a file's extents, which can be taken back as a whole.
@@ -237,7 +236,7 @@ impl<'a, K: KeyValue> Edit<'a, K> {
     /// one: others are cut as the new run is added.
     pub fn delete_covered(&mut self, new: &Pattern) {
         let (mut looks, mut strided) = (0, Vec::new());
-        scan_strided(self.store, self.inode, (new.start(), new.end()), |old| {
+        scan_strided(self.store, self.inode, new, Key::first_strided(self.inode), |Look { strided: old, .. }| {
             looks += 1;
             if covers(new, &old.pattern) {
                 strided.push(old);
@@ -274,10 +273,12 @@ impl<'a, K: KeyValue> Edit<'a, K> {
             self.put_run(Run { end: size, ..run });
         }
         let mut strided = Vec::new();
-        scan_strided(self.store, self.inode, (size, u64::MAX), |old| {
-            strided.push(old);
-            ControlFlow::Continue(())
-        });
+        if let Some(behind) = Pattern::run(size, FILE_BYTES_MAX - size) {
+            scan_strided(self.store, self.inode, &behind, Key::first_strided(self.inode), |look| {
+                strided.extend(look.meets.then_some(look.strided));
+                ControlFlow::Continue(())
+            });
+        }
         for old in strided {
             self.delete_strided(&old.pattern, old.object);
             // Runs that lie over these stay over them, so what is left of a pattern is stored as one, however short.

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use weft_protocol::limits::SPLIT_ANSWER_EXTENTS_MAX;
+use weft_protocol::message::shard::StridedQuestion;
 use weft_protocol::*;
 
 /// A store that counts the keys that are read, visited and changed.
@@ -101,7 +102,8 @@ impl SplitFile {
     }
 
     fn wanted(&self, since: u64, (start, end): (u64, u64), extra: usize) -> Wanted {
-        Wanted { since, start, end, extra, strided_since: since, strided_after: None }
+        let strided = StridedQuestion { within: Pattern::WHOLE_FILE, since, after: None, few: 0 };
+        Wanted { since, start, end, extra, strided }
     }
 
     /// What a reader is told, and how many keys that took.
@@ -173,6 +175,94 @@ fn a_reader_of_a_range_is_told_of_that_range() {
     assert!(page.parts.is_empty() && keys < 10, "{keys} keys");
 }
 
+/// Each of many ranks reads the records back that it has written in turns with the others.
+#[test]
+fn a_reader_of_strides_is_told_of_its_own_pattern() {
+    const RANKS: u64 = 4096;
+    const RECORD: u64 = 47_008;
+    let own =
+        |rank: u64, records: u64| Pattern::new(rank * RECORD, RECORD, RANKS * RECORD, records).expect("a pattern");
+    let mut file = SplitFile::new();
+    for rank in 0..RANKS {
+        file.publish(1 + rank, &[own(rank, 100)]);
+        // Some have other patterns, too, in another place of the file.
+        let far = Pattern::new((1 << 50) + rank * RECORD, RECORD, RANKS * RECORD, 100).expect("a pattern");
+        file.publish(1 + rank, &[far]);
+    }
+    for rank in [0, 7, RANKS / 2, RANKS - 1] {
+        let mut wanted = file.wanted(0, (rank * RECORD, (rank + 1) * RECORD), 4);
+        wanted.strided.within = own(rank, 100);
+        let before = file.back.store.count.get();
+        let page = file.back.extents_within(file.inode, &wanted);
+        let keys = file.back.store.count.get() - before;
+        assert!(page.strided_next.is_none() && !page.strided_whole && keys < 40, "{keys} keys");
+        let told: Vec<_> = page.parts.iter().map(|(part, extents)| (part.writer, extents.len())).collect();
+        assert_eq!(told, [(SessionId(1 + rank), 1)]);
+        // Half of it, and what has every other run of it, have bytes of that alone, too.
+        for within in [own(rank, 50), Pattern::new(rank * RECORD, RECORD, 2 * RANKS * RECORD, 50).expect("a pattern")] {
+            wanted.strided.within = within;
+            assert_eq!(file.back.extents_within(file.inode, &wanted).parts.len(), 1);
+        }
+        // If these are few, a reader is told of all.
+        wanted.strided.few = u32::MAX;
+        assert!(!file.back.extents_within(file.inode, &wanted).strided_whole, "no answer takes as many");
+    }
+    let mut file = SplitFile::new();
+    for rank in 0..30 {
+        file.publish(1 + rank, &[own(rank, 100)]);
+    }
+    let mut wanted = file.wanted(0, (0, RECORD), 4);
+    (wanted.strided.within, wanted.strided.few) = (own(3, 100), 29);
+    let page = file.back.extents_within(file.inode, &wanted);
+    assert_eq!((page.parts.len(), page.strided_whole), (1, false));
+    wanted.strided.few = 30;
+    let page = file.back.extents_within(file.inode, &wanted);
+    assert_eq!((page.parts.len(), page.strided_whole), (30, true));
+}
+
+/// A reader is told of the strided extents that may have bytes in its pattern, and of no others, whatever the file has.
+#[test]
+fn what_is_told_of_a_pattern_is_what_meets_it() {
+    let mut random = 0;
+    let mut below = |limit: u64| {
+        random += 1;
+        scattered(random, 1 << 40) % limit
+    };
+    let mut any = |runs_min: u64| {
+        let (start, bytes, runs) = (below(4000), 1 + below(20), runs_min + below(20));
+        let stride = bytes + 1 + [0, 11, 23, 47, below(50)][usize::try_from(below(5)).expect("small")];
+        Pattern::new(start, bytes, stride, runs).expect("a pattern")
+    };
+    for _ in 0..20 {
+        let mut file = SplitFile::new();
+        for writer in 0..300 {
+            file.publish(1 + writer % 7, &[any(8)]);
+        }
+        let (whole, _) = file.ask(0, (0, 0), 0);
+        let stored: Vec<_> = whole
+            .parts
+            .iter()
+            .flat_map(|(part, extents)| extents.iter().map(|extent| (part.object, extent.pattern, extent.epoch)))
+            .filter(|(_, pattern, _)| weft_layout::is_strided(pattern))
+            .collect();
+        assert!(stored.len() > 50, "{}", stored.len());
+        for since in [0, 100, 250] {
+            let within = any(1);
+            let mut wanted = file.wanted(since, (0, 0), 0);
+            wanted.strided.within = within;
+            let page = file.back.extents_within(file.inode, &wanted);
+            let told: BTreeSet<_> = page
+                .parts
+                .iter()
+                .flat_map(|(part, extents)| extents.iter().map(|extent| (part.object, extent.pattern, extent.epoch)))
+                .filter(|(_, pattern, _)| weft_layout::is_strided(pattern))
+                .collect();
+            let meeting = stored.iter().filter(|(_, of, epoch)| *epoch > since && weft_layout::meets(&within, of));
+            assert_eq!(told, meeting.copied().collect());
+        }
+    }
+}
+
 #[test]
 fn an_answer_has_a_limit_also_within_one_part() {
     let mut file = SplitFile::new();
@@ -203,8 +293,8 @@ fn an_answer_has_a_limit_also_within_one_part() {
         let count: usize = page.parts.iter().map(|(_, extents)| extents.len()).sum();
         assert!(3 * count <= SPLIT_ANSWER_EXTENTS_MAX);
         told.extend(page.parts.iter().map(|(part, _)| part.writer));
-        (wanted.strided_after, pages) = (page.strided_next, pages + 1);
-        if wanted.strided_after.is_none() {
+        (wanted.strided.after, pages) = (page.strided_next, pages + 1);
+        if wanted.strided.after.is_none() {
             break;
         }
     }

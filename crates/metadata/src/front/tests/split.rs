@@ -26,8 +26,8 @@ fn get_parts(inode: InodeNumber, since: u64) -> ShardRequest {
 }
 
 fn get_range(inode: InodeNumber, since: u64, (start, end): (u64, u64), extra: u32) -> ShardRequest {
-    let (strided_since, strided_after) = (since, None);
-    ShardRequest::GetParts { inode, group: None, since, start, end, extra, strided_since, strided_after, own: false }
+    let strided = StridedQuestion { within: Pattern::WHOLE_FILE, since, after: None, few: 0 };
+    ShardRequest::GetParts { inode, group: None, since, start, end, extra, strided, own: false }
 }
 
 /// A split file that A has open for writing.
@@ -51,7 +51,7 @@ fn done(world: &mut World, session: SessionId, request: ShardRequest) -> ShardAn
 /// What a reader is told that knows all up to an epoch. Whole: the file was cut since, and these are all extents.
 fn told(world: &mut World, reader: SessionId, inode: InodeNumber, since: u64) -> (u64, u64, bool, Vec<SplitPart>) {
     match world.ok(reader, get_parts(inode, since)) {
-        ShardAnswer::Parts { epoch, size, cut, parts, end: u64::MAX, strided_next: None } => {
+        ShardAnswer::Parts { epoch, size, cut, parts, end: u64::MAX, strided_next: None, .. } => {
             (epoch, size, cut > since, parts)
         }
         other => panic!("{other:?}"),
@@ -317,7 +317,8 @@ fn who_writes_in_order_has_one_extent_as_long_as_nobody_else_writes_there() {
 /// The numbers of extents that are kept are those that there are.
 fn check_counts(world: &World, inode: InodeNumber, bytes: usize) {
     let end = bytes as u64;
-    let wanted = Wanted { since: 0, start: 0, end, extra: 0, strided_since: 0, strided_after: None };
+    let strided = StridedQuestion { within: Pattern::WHOLE_FILE, since: 0, after: None, few: 0 };
+    let wanted = Wanted { since: 0, start: 0, end, extra: 0, strided };
     let told: BTreeMap<_, _> =
         world.shard.back().extents_within(inode, &wanted).parts.into_iter().map(counted).collect();
     for part in world.shard.back().split_parts(inode) {
