@@ -16,6 +16,7 @@ mod group_program;
 mod history;
 pub mod kernel;
 mod kind;
+mod lanes;
 mod lock_program;
 mod model;
 mod mount;

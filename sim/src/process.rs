@@ -128,6 +128,8 @@ pub struct Process {
     pub makes_system_calls: Cell<bool>,
     /// Its programs write here and there (`program.rs`).
     pub scatters: Cell<bool>,
+    /// They write strides of files, in turns with others (`lanes.rs`).
+    pub takes_turns: Cell<bool>,
     /// Its programs have split files go on at another node when theirs is full.
     pub spills: Cell<bool>,
     /// Split files that a program uses as a member of a group (`group_program.rs`).
@@ -196,6 +198,7 @@ impl Process {
             has_descriptors: false,
             makes_system_calls: Cell::new(false),
             scatters: Cell::new(false),
+            takes_turns: Cell::new(false),
             spills: Cell::new(false),
             member_of: RefCell::default(),
             locks_files: Cell::new(false),

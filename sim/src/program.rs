@@ -4,6 +4,7 @@
 //! ([`crate::bytes`]) before it begins and when it has ended, and each read is compared with it.
 
 use crate::bytes::{MemberId, Moment, OperationId, View};
+use crate::lanes::LANES;
 use crate::opened::Opened;
 use crate::process::{Ask, Drops, Process};
 use crate::random::Random;
@@ -17,7 +18,7 @@ use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
 use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 /// Behind this no program writes.
-const FILE_BYTES: u64 = 240;
+pub(crate) const FILE_BYTES: u64 = 240;
 /// Longest read or write.
 const REQUEST_BYTES: u64 = 90;
 /// Longest request of a program that writes here and there.
@@ -163,7 +164,7 @@ pub(crate) struct Program {
     pub process: Rc<Process>,
     pub handle: Opened,
     /// Where it goes on, as long as it reads and writes in order.
-    position: u64,
+    pub(crate) position: u64,
     pub id: ProgramId,
     /// As a member of a group: which one it is, and when it last synchronized, or joined.
     pub member: Option<(MemberId, Moment)>,
@@ -262,6 +263,19 @@ impl Program {
     /// One thing that a program does with a file.
     pub async fn step(&mut self) {
         let process = Rc::clone(&self.process);
+        if process.takes_turns.get() {
+            let lane = self.id.decide(
+                &process,
+                "lane",
+                0,
+                |random| {
+                    if random.one_in(3) { 1 + random.below(LANES) } else { 0 }
+                },
+            );
+            if (1..=LANES).contains(&lane) {
+                return self.use_lane(lane - 1).await;
+            }
+        }
         let scatters = process.scatters.get();
         let step = self.id.decide(&process, "step", None, |random| choose_step(random, scatters));
         let Some(Step { kind, seek, bytes }) = step else { return };

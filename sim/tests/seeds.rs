@@ -145,7 +145,7 @@ const RARE_SEEDS_OF_PARTS: [u64; 10] = [1080, 1093, 1209, 1239, 1377, 1061, 1131
 /// Files of which each writer has a part; in some runs their bytes move.
 #[test]
 fn all_seeds_hold_with_parts() {
-    let mut sums = [0u64; 3];
+    let mut sums = [0u64; 4];
     for (kind, seeds, rare) in [(Kind::Parts, 0..300, &RARE_SEEDS_OF_PARTS[..]), (Kind::PartsMounts, 0..30, &[])] {
         for seed in seeds.chain(rare.iter().copied()) {
             println!("seed {seed}; again with: cargo run --release -p weft-sim -- {kind} replay {seed}");
@@ -153,28 +153,30 @@ fn all_seeds_hold_with_parts() {
             sums[0] += tally.in_parts;
             sums[1] += tally.relocated;
             sums[2] += tally.spilled;
+            sums[3] += tally.of_patterns;
         }
     }
-    println!("files of several parts at the end, moved, writes at another node than a full one: {sums:?}");
-    assert!(sums[0] > 300 && sums[1] > 20 && sums[2] > 10, "something hardly happened: {sums:?}");
+    println!("files of several parts at the end, moved, writes at another node than a full one, of patterns: {sums:?}");
+    assert!(sums[0] > 300 && sums[1] > 20 && sums[2] > 10 && sums[3] > 10, "something hardly happened: {sums:?}");
 }
 
 /// Members of groups write files of which each writer has a part, and publish when they synchronize.
 #[test]
 fn all_seeds_hold_with_parts_of_groups() {
-    let (mut sums, mut spilled) = ([0u64; 4], 0);
+    let (mut sums, mut spilled, mut of_patterns) = ([0u64; 4], 0, 0);
     for seed in 0..150 {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- part-groups replay {seed}");
         let (tally, _) = run_seed(Kind::PartGroups, seed, false);
         let counts = [tally.in_parts, tally.members, tally.held_back, tally.lost_of_members];
-        spilled += tally.spilled;
+        (spilled, of_patterns) = (spilled + tally.spilled, of_patterns + tally.of_patterns);
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
         }
     }
     println!("files of several parts at the end, members, writes held back, those lost: {sums:?}");
-    println!("writes at another node than a full one: {spilled}");
-    assert!(sums.iter().all(|sum| *sum > 100) && spilled > 10, "something hardly happened: {sums:?}");
+    println!("writes at another node than a full one: {spilled}; answers about a pattern: {of_patterns}");
+    let is_much = sums.iter().all(|sum| *sum > 100) && spilled > 10 && of_patterns > 10;
+    assert!(is_much, "something hardly happened: {sums:?} {spilled} {of_patterns}");
 }
 
 /// Of new seeds about one in 500 fails (docs/simulation.md).

@@ -3,11 +3,18 @@
 //! What programs are told of them is held against the same model as of any other file (`bytes.rs`).
 
 use super::World;
-use weft_layout::SplitIndex;
+use weft_layout::{SplitIndex, is_strided};
 use weft_metadata::back::Inode;
 use weft_metadata::back::split::Wanted;
-use weft_protocol::message::shard::StridedQuestion;
+use weft_protocol::message::shard::{ShardAnswer, StridedQuestion};
 use weft_protocol::{InodeNumber, ObjectId, Pattern, routing};
+
+/// Returns true if an answer has strided extents of a pattern that a reader has asked for, and not of the whole file.
+pub(super) fn is_of_pattern(question: &StridedQuestion, answer: &ShardAnswer) -> bool {
+    let ShardAnswer::Parts { parts, strided_whole: false, .. } = answer else { return false };
+    let mut extents = parts.iter().flat_map(|part| &part.extents);
+    question.within != Pattern::WHOLE_FILE && extents.any(|extent| is_strided(&extent.pattern))
+}
 
 impl World {
     /// The objects of a file, as its shard knows them: those of its layout, or its parts.

@@ -2,6 +2,7 @@
 
 use super::groups::Joined;
 use super::partitions::Party;
+use super::parts::is_of_pattern;
 use super::{Answer, Message, Pending, Renewal, World};
 use crate::bytes::ProcessId;
 use crate::check::{changed, check};
@@ -241,6 +242,9 @@ impl World {
         }
         if let (ShardRequest::Publish { inode, object, .. }, Ok(_)) = (&call.request, &reply.result) {
             self.published(*inode, *object);
+        }
+        if let (ShardRequest::GetParts { strided, .. }, Ok(answer)) = (&call.request, &reply.result) {
+            self.tally.of_patterns += u64::from(is_of_pattern(strided, answer));
         }
         let target = call.request.target();
         if target.is_none_or(|inode| self.model.knows(inode)) {

@@ -37,6 +37,10 @@ impl World {
             let spills = if kind == Kind::PartGroups { source.0 % 2 == 1 } else { [3, 6].contains(&(source.0 % 7)) };
             let spills = world.setting.decide(format_args!("spill"), false, |_| spills);
             world.clients.iter().for_each(|client| client.process.spills.set(spills));
+            let takes_turns =
+                if kind == Kind::PartGroups { source.0 % 4 >= 2 } else { [3, 13].contains(&(source.0 % 14)) };
+            let takes_turns = world.setting.decide(format_args!("turns"), false, |_| takes_turns);
+            world.clients.iter().for_each(|client| client.process.takes_turns.set(takes_turns));
         }
         if kind == Kind::Xattrs {
             let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);

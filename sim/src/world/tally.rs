@@ -66,6 +66,8 @@ pub struct Tally {
     pub striped: u64,
     /// Files of several parts that were read at the end.
     pub in_parts: u64,
+    /// Answers that told readers of the strided extents in a pattern.
+    pub of_patterns: u64,
     /// Times that a kernel lost dentries or pages.
     pub shrunk: u64,
     /// Rounds of system calls that several orders explain.
