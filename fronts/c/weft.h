@@ -117,6 +117,21 @@ int weft_close(weft_file_t file);
 ssize_t weft_export(weft_file_t file, void *handle, size_t length);
 int weft_import(weft_t fs, const void *handle, size_t length, const char *hints, weft_file_t *file);
 
+/* Many write, one publishes. What imported handles of a split file have written is seen once it is published, by each
+ * for itself (weft_flush) or by one for several, with one message to the metadata server instead of one of each:
+ *
+ *     each  bytes = weft_hand_out(file, NULL, 0);       0: nothing; otherwise again, for the bytes
+ *     one   weft_publish_for(file, all, length, results, count);       of those of all, one behind the other
+ *     each  weft_published(file, its result);
+ *
+ * `weft_publish_for` returns of how many the bytes were, and stores for the first `max` in their order: 0, or -errno,
+ * and then that one is not published, or may be. `weft_published` has it published by then: by another one, if `result`
+ * is 0, else by itself, and it flushes as weft_flush() does. What was handed out is published once, whoever does it in
+ * the end. -EINVAL: other bytes, or of another version. */
+ssize_t weft_hand_out(weft_file_t file, void *bytes, size_t length);
+ssize_t weft_publish_for(weft_file_t file, const void *bytes, size_t length, int *results, size_t max);
+int weft_published(weft_file_t file, int result);
+
 /* At an offset, straight between the caller's memory and the file. Reads are short at the end of the file only, writes
  * never: they write all or fail. With O_APPEND, writes go to the end, and no other's lands between their bytes. A read
  * sees each write that returned before it began, whoever made it; of one under way it may see a part. */

@@ -21,8 +21,8 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InheritedChange, InodeNumber, LeaseKey,
     LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
-    NodeRecord, ObjectId, Pattern, Plan, RangeLock, SessionId, ShardId, ShardRecord, SlotIndex, StripePlan, TimeChange,
-    Timestamp, XattrExpectation, XattrName, XattrValue, codec, frame, routing,
+    NodeRecord, ObjectId, Pattern, Plan, PublishedPart, RangeLock, SessionId, ShardId, ShardRecord, SlotIndex,
+    StripePlan, TimeChange, Timestamp, XattrExpectation, XattrName, XattrValue, codec, frame, routing,
 };
 
 /// Steps of one program.
@@ -447,7 +447,9 @@ impl<'a> World<'a> {
         }
         let patterns = (0..self.reader.below(4)).filter_map(|_| pattern(&mut self.reader)).collect();
         let appends_to = (self.reader.byte() > 200).then(|| self.reader.number());
-        ShardRequest::Publish { inode, group, object: self.object(), patterns, appends_to }
+        let writer = self.session();
+        let part = PublishedPart { writer, object: self.object(), number: self.reader.number(), patterns };
+        ShardRequest::Publish { inode, group, parts: vec![part], appends_to }
     }
 
     fn lock_request(&mut self, inode: InodeNumber) -> ShardRequest {

@@ -4,6 +4,7 @@
 //! the others is in their hands at once, by whatever way, and for as long as they like: some of it is of groups that
 //! have ended.
 
+use crate::handed_out::Board;
 use crate::opened::Opened;
 use crate::process::{Ask, Process};
 use crate::program::{Program, ProgramId, choose_opening, open, options_of};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use weft_client_core::{Files, JoinOptions, Member, Shell};
 use weft_protocol::capability::KEY_BYTES;
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{Credentials, GroupOpen, InodeNumber, Layout, Name, UserKey};
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Layout, Name, Publication, SessionId, UserKey};
 
 /// All clients have one key.
 fn key() -> UserKey {
@@ -33,6 +34,8 @@ const IDLE_MS: u64 = 900;
 const THINK_MS: u64 = 300;
 const LONG: u64 = 16;
 const LONG_MS: u64 = 14_000;
+/// How often a member looks at most whether what it has handed out was published.
+const PATIENCE: u64 = 30;
 /// How often a program that waits looks whether the run ends, milliseconds.
 const LOOK_MS: u64 = 500;
 
@@ -42,6 +45,8 @@ pub struct Offers {
     exported: RefCell<Vec<Vec<u8>>>,
     /// Programs that go on.
     running: Cell<u64>,
+    /// What members have handed out, if they do.
+    pub board: Option<Board>,
     /// Groups that were opened, handles that joined one, and those of which the right was void.
     pub opened: Cell<u64>,
     pub joined: Cell<u64>,
@@ -62,6 +67,11 @@ fn count(of: &Cell<u64>) {
 }
 
 impl Offers {
+    /// Of programs that publish for each other.
+    pub fn with_board() -> Self {
+        Self { board: Some(Board::default()), ..Self::default() }
+    }
+
     /// Whether a program goes on.
     pub fn is_running(&self) -> bool {
         self.running.get() > 0
@@ -225,6 +235,19 @@ impl GroupProgram {
                 return;
             }
             let open = program.handle.member().and_then(Member::exported).cloned();
+            if let (Some(board), Some(open)) = (&self.offers.board, &open) {
+                let is_asked = board.has(open.group);
+                // 0: nothing; 1: hands out; 2: publishes for others.
+                let what = program.id.decide(process, "together", 0, |random| match is_asked {
+                    true => 2 * u64::from(random.one_in(2)),
+                    false => u64::from(random.one_in(3)),
+                });
+                match what {
+                    1 => self.hand_out(program, board).await,
+                    2 => self.publish_for(program, board, open.group).await,
+                    _ => {}
+                }
+            }
             let what = program.id.decide(process, "member", 0, |random| random.below(8));
             match what {
                 1 if open.is_some() => program.size().await,
@@ -237,6 +260,48 @@ impl GroupProgram {
                 count(&self.offers.void);
                 process.note(|| format!("the rights of group {} are void", open.group));
                 process.ask(Ask::RightsVoid(Box::new(open)));
+            }
+        }
+    }
+
+    /// Has another member publish. Waits for a while whether one takes what there is, and then what becomes of it.
+    async fn hand_out(&self, program: &mut Program, board: &Board) {
+        let process = &self.process;
+        let Some(publication) = program.hand_out().await else { return };
+        process.note(|| format!("hands out {publication:?}"));
+        let standing = board.add(publication);
+        let patience = program.id.decide(process, "patience", 0, |random| random.below(PATIENCE));
+        let mut looks = 0;
+        while standing.is_decided_by_others() || (looks < patience && !process.ending.get() && standing.stands()) {
+            looks += 1;
+            self.machine.calls().shell.sleep_us(THINK_MS * 1000).await;
+        }
+        let made = standing.made();
+        drop(standing);
+        process.note(|| format!("handed out, and made: {made:?}"));
+        if let (Some(true), Some(member)) = (made, program.handle.member()) {
+            member.published_by_other().await;
+        }
+        program.sync().await;
+    }
+
+    /// Publishes what members have handed out, and what this one has written itself.
+    async fn publish_for(&self, program: &mut Program, board: &Board, group: SessionId) {
+        let own = program.hand_out().await;
+        let Some(member) = program.handle.member() else { return };
+        let taken = board.take(group);
+        let others = taken.iter().map(|handed_out| handed_out.publication.clone());
+        let is_own = |other: &Publication| own.as_ref().is_some_and(|own| own.part.object == other.part.object);
+        let publications: Vec<_> = others.filter(|other| !is_own(other)).chain(own.clone()).collect();
+        let results = member.publish_for(&self.machine, publications.clone()).await;
+        self.process.note(|| format!("publishes {publications:?} for group {group}: {results:?}"));
+        for (publication, result) in publications.iter().zip(results) {
+            if is_own(publication) && result.is_ok() {
+                member.published_by_other().await;
+            }
+            let handed_out = taken.iter().find(|handed_out| handed_out.publication == *publication);
+            if let Some(handed_out) = handed_out {
+                board.tried(handed_out, result.is_ok());
             }
         }
     }

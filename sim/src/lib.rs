@@ -13,6 +13,7 @@ mod client;
 mod clock;
 mod data_connection;
 mod group_program;
+mod handed_out;
 mod history;
 pub mod kernel;
 mod kind;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weft_client_core::{Files, Handle, OpenOptions, Shell};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
-use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
+use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Publication, Result};
 
 /// Behind this no program writes.
 pub(crate) const FILE_BYTES: u64 = 240;
@@ -459,6 +459,22 @@ impl Program {
             process.check(process.files.borrow_mut().flush_went_well(process.id.get(), inode, since));
         }
         self.told_of(&result);
+    }
+
+    /// What another member is to publish of what a group's member has written, if there is anything.
+    pub async fn hand_out(&mut self) -> Option<Publication> {
+        let process = Rc::clone(&self.process);
+        let since = process.files.borrow_mut().moment();
+        match self.handle.member()?.hand_out(&self.machine).await {
+            Ok(publication) => publication,
+            Err(error) => {
+                process.note(|| format!("hand out inode {}: {error:?}", self.inode()));
+                let result = Err(error);
+                self.synced(since, &result);
+                self.told_of(&result);
+                None
+            }
+        }
     }
 
     async fn truncate(&self, size: u64) {

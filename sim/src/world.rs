@@ -496,6 +496,7 @@ impl World {
             self.tally.groups = self.offers.opened.get();
             self.tally.members = self.offers.joined.get();
             self.tally.void_rights = self.offers.void.get();
+            self.tally.published_for_others = self.offers.board.as_ref().map_or(0, |board| board.made.get());
         }
         self.check_end();
     }

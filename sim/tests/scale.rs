@@ -28,6 +28,18 @@ fn a_rank_costs_its_shard_a_fixed_number_of_calls() {
 }
 
 #[test]
+fn ranks_of_a_node_publish_by_one_call() {
+    for is_strided in [false, true] {
+        for ranks_per_node in [2, 4, 8] {
+            let counts = run(&Setting { ranks_per_node, is_strided, ..SETTING });
+            let what = format!("{ranks_per_node} ranks per node, strided: {is_strided}: {counts:?}");
+            assert_eq!(counts.times(Kind::Publication), u64::from(SETTING.nodes), "{what}");
+            assert_eq!(counts.times(Kind::OtherCall), 7, "{what}");
+        }
+    }
+}
+
+#[test]
 fn sixteen_times_the_records_cost_no_more() {
     for is_strided in [false, true] {
         let few = run(&Setting { is_strided, ..SETTING });

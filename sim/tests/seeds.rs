@@ -163,17 +163,20 @@ fn all_seeds_hold_with_parts() {
 /// Members of groups write files of which each writer has a part, and publish when they synchronize.
 #[test]
 fn all_seeds_hold_with_parts_of_groups() {
-    let (mut sums, mut spilled, mut of_patterns) = ([0u64; 4], 0, 0);
+    let (mut sums, mut spilled, mut of_patterns) = ([0u64; 5], 0, 0);
     for seed in 0..150 {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- part-groups replay {seed}");
         let (tally, _) = run_seed(Kind::PartGroups, seed, false);
-        let counts = [tally.in_parts, tally.members, tally.held_back, tally.lost_of_members];
+        let counts =
+            [tally.in_parts, tally.members, tally.held_back, tally.lost_of_members, tally.published_for_others];
         (spilled, of_patterns) = (spilled + tally.spilled, of_patterns + tally.of_patterns);
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
         }
     }
-    println!("files of several parts at the end, members, writes held back, those lost: {sums:?}");
+    println!(
+        "files of several parts at the end, members, writes held back, those lost, publications for others: {sums:?}"
+    );
     println!("writes at another node than a full one: {spilled}; answers about a pattern: {of_patterns}");
     let is_much = sums.iter().all(|sum| *sum > 100) && spilled > 10 && of_patterns > 10;
     assert!(is_much, "something hardly happened: {sums:?} {spilled} {of_patterns}");

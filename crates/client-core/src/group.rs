@@ -18,7 +18,7 @@ use crate::transfers::end_of;
 use std::sync::Arc;
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
-use weft_protocol::{Credentials, Error, GroupOpen, Result, SessionId, ShardId, routing};
+use weft_protocol::{Credentials, Error, GroupOpen, Publication, Result, SessionId, ShardId, routing};
 
 /// A handle of a file that a group has open. To be closed with [`Files::leave_group`].
 pub struct GroupHandle<S: Shell> {
@@ -226,6 +226,30 @@ impl<S: Shell> GroupHandle<S> {
         match &self.bytes {
             Bytes::Objects(_) => Ok(()),
             Bytes::Split(split) => split.publish(io).await,
+        }
+    }
+
+    /// What another member is to publish for this one, which learns what has become of it by
+    /// [`GroupHandle::published_by_other`], or publishes it by itself. `None`: nothing, or the file is not split.
+    pub async fn hand_out(&self, io: &Objects<S>) -> Result<Option<Publication>> {
+        match &self.bytes {
+            Bytes::Objects(_) => Ok(None),
+            Bytes::Split(split) => split.hand_out(io).await,
+        }
+    }
+
+    /// What was handed out is published.
+    pub async fn published_by_other(&self) {
+        if let Bytes::Split(split) = &self.bytes {
+            split.published_by_other().await;
+        }
+    }
+
+    /// Publishes what members have handed out. Returns for each whether that was done.
+    pub async fn publish_for(&self, io: &Objects<S>, publications: Vec<Publication>) -> Vec<Result<()>> {
+        match &self.bytes {
+            Bytes::Objects(_) => vec![Err(Error::Invalid); publications.len()],
+            Bytes::Split(split) => split.publish_for(io, publications).await,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::open_options::{JoinOptions, OpenOptions};
 use crate::shell::Shell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_protocol::{Credentials, Error, GroupOpen, InodeNumber, Result};
+use weft_protocol::{Credentials, Error, GroupOpen, InodeNumber, Publication, Result};
 
 /// See the module. To be closed with [`Member::close`].
 pub struct Member<S: Shell> {
@@ -163,6 +163,32 @@ impl<S: Shell> Member<S> {
                 own.check_locks(&files.objects.calls)
             }
             None => Ok(()),
+        }
+    }
+
+    /// What another member of the group is to publish for this one ([`Member::publish_for`]): what was written to a
+    /// split file since the last publication. `None`: nothing. What has become of it is to be told by
+    /// [`Member::published_by_other`]; [`Member::flush`] and all that needs it published do that by themselves.
+    pub async fn hand_out(&self, files: &Files<S>) -> Result<Option<Publication>> {
+        match self.by_group(async |group| group.hand_out(&files.objects).await).await {
+            Some(result) => result,
+            None => Ok(None),
+        }
+    }
+
+    /// Another member has published what was handed out.
+    pub async fn published_by_other(&self) {
+        if let Some(group) = &self.group {
+            group.published_by_other().await;
+        }
+    }
+
+    /// Publishes what members of the group have handed out, with one message for as much as that may have. Returns for
+    /// each whether that was done; after an error its member publishes by itself.
+    pub async fn publish_for(&self, files: &Files<S>, publications: Vec<Publication>) -> Vec<Result<()>> {
+        match &self.group {
+            Some(group) => group.publish_for(&files.objects, publications).await,
+            None => vec![Err(Error::BadHandle); publications.len()],
         }
     }
 

@@ -21,6 +21,7 @@ mod part_files;
 mod requests;
 mod sources;
 mod spilling;
+mod together;
 mod writing;
 
 use crate::file_objects::Held;
@@ -41,8 +42,8 @@ use weft_protocol::error::errno;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest, StridedCursor, StridedQuestion};
 use weft_protocol::{
-    Attributes, Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, Result, Rights, SessionId, SplitPart,
-    routing,
+    Attributes, Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, PublishedPart, Result, Rights, SessionId,
+    SplitPart, routing,
 };
 
 /// How long rights that the shard has told are used, by our own clock.
@@ -91,6 +92,8 @@ struct State<S: Shell> {
     own: Option<OwnPart<S>>,
     /// Of what is in the part.
     unpublished: Unpublished,
+    /// Of what was in the part, what another member of the group may have published by now.
+    handed_out: Option<PublishedPart>,
     /// What is not in the part yet.
     behind: Behind<S>,
     /// Bytes were lost that a program takes for written: nothing is buffered until it was told.
@@ -222,6 +225,7 @@ impl<S: Shell> SplitFile<S> {
             session: io.calls.session.id(),
             own: None,
             unpublished: Unpublished::default(),
+            handed_out: None,
             behind: Behind::new(&io.tuning),
             error: None,
             knowledge: Knowledge::default(),
@@ -285,6 +289,7 @@ impl<S: Shell> SplitFile<S> {
     async fn refresh(&self, io: &Objects<S>, state: &mut State<S>, range: Range<u64>) -> Result<()> {
         state.notice_session(io);
         state.check(self.group)?;
+        self.settle_handed_out(io, state).await?;
         let now_ms = io.calls.shell.now_ms();
         if state.told_ms.is_some_and(|told_ms| now_ms >= told_ms + RIGHTS_MS) {
             state.forget();

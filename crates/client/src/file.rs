@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weft_client_core::{Entry, FlushFor, Handle, Member, Objects, ReadList};
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Result, routing};
+use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Publication, Result, routing};
 use weft_transport::Registration;
 
 /// After this time a handle is exported for another group: the rights of one end with an hour.
@@ -231,6 +231,35 @@ impl File {
                 handle.check_locks(&self.0.objects().calls)
             }
             Opened::OfGroup(member) => block_on(member.flush(&self.0.client.0)),
+        }
+    }
+
+    /// What this handle, which was imported, has written to a split file and not published, as bytes that
+    /// [`File::publish_for`] takes; none: nothing. Who has it published tells this handle so
+    /// ([`File::published_by_other`]). Until then it counts as unpublished, and `flush`, `sync` and reads publish it.
+    pub fn hand_out(&self) -> Result<Vec<u8>> {
+        let Opened::OfGroup(member) = &self.0.opened else { return Ok(Vec::new()) };
+        let handed_out = block_on(member.hand_out(&self.0.client.0))?;
+        Ok(handed_out.map_or_else(Vec::new, |publication| publication.to_bytes()))
+    }
+
+    /// Publishes what handles of the same export have handed out, one behind the other, with one message for as much as
+    /// that may have. Returns for each whether it was published.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`]: these are no such bytes of this version.
+    pub fn publish_for(&self, handed_out: &[u8]) -> Result<Vec<Result<()>>> {
+        let publications = Publication::all_from_bytes(handed_out)?;
+        Ok(match &self.0.opened {
+            Opened::OfGroup(member) => block_on(member.publish_for(&self.0.client.0, publications)),
+            Opened::Own(_) => vec![Err(Error::BadHandle); publications.len()],
+        })
+    }
+
+    /// What was handed out is published by another process.
+    pub fn published_by_other(&self) {
+        if let Opened::OfGroup(member) = &self.0.opened {
+            block_on(member.published_by_other());
         }
     }
 

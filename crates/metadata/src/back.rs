@@ -239,9 +239,8 @@ impl<K: KeyValue> Back<K> {
         let answer = match command {
             Command::Change { origin, credentials, request, context } => {
                 let result = match request {
-                    ShardRequest::Publish { inode, object, patterns, appends_to, .. } => {
-                        let by = (credentials, origin.session);
-                        self.publish(time, by, *inode, (*object, patterns, *appends_to), context)
+                    ShardRequest::Publish { inode, parts, appends_to, .. } => {
+                        self.publish((time, credentials), *inode, (parts, *appends_to), context)
                     }
                     request => self.change(time, credentials, request, context, &mut aftermath),
                 };

@@ -40,7 +40,7 @@ pub use capability::{Capability, NodeKey, Rights, UserKey};
 pub use cookie::Cookie;
 pub use credentials::Credentials;
 pub use error::{Error, Result};
-pub use group::GroupOpen;
+pub use group::{GroupOpen, Publication};
 pub use ids::{
     ConnectionId, Generation, InodeNumber, KeyId, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId,
     SlotIndex,
@@ -51,7 +51,7 @@ pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
 pub use map::{ClusterMap, NodeAddress, NodeChange, NodeRecord, ShardRecord};
 pub use name::Name;
 pub use parts::Parts;
-pub use split::{Extent, Pattern, SplitPart};
+pub use split::{Extent, Pattern, PublishedPart, SplitPart};
 pub use time::Timestamp;
 pub use window::{InFlightWindow, NextStep, may_prefetch};
 pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
@@ -107,5 +107,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 41 | a directory below: `ListBelow`, `FillFromBelow` and their answers; `ReadBelow`, `NoteBelow` |
 /// | 42 | `CreateFile` has a plan; |
 /// |    | `LeaseKey::Names`; |
-/// |    | `GetParts` asks for the strided extents of a pattern |
+/// |    | `GetParts` asks for the strided extents of a pattern; |
+/// |    | `Publish` has several parts, with their writers and numbers |
 pub const PROTOCOL_VERSION: u8 = 42;

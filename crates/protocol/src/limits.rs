@@ -87,8 +87,10 @@ pub const SPLIT_STRIDED_MAX: u64 = 1 << 20;
 /// Extents in one answer to a reader, half of them runs. With their numbers and the rights to their parts they fit in a
 /// control message.
 pub const SPLIT_ANSWER_EXTENTS_MAX: usize = 8192;
-/// Patterns in one publication.
+/// Patterns that one call publishes.
 pub const SPLIT_PATTERNS_MAX: usize = 2048;
+/// Parts that one call publishes: those of the processes of a node.
+pub const SPLIT_PUBLISHED_MAX: usize = 256;
 /// Longest name of an extended attribute, bytes, the prefix of its namespace included. What Linux allows.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Longest value of an extended attribute, bytes. What Linux allows.

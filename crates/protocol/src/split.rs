@@ -5,7 +5,7 @@
 //! A program that writes in strides makes many equal runs at equal distances; they are one [`Pattern`].
 
 use crate::capability::Capability;
-use crate::ids::ObjectId;
+use crate::ids::{ObjectId, SessionId};
 use crate::limits::FILE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,18 @@ pub struct Extent {
     pub pattern: Pattern,
     /// The file's epoch from this publication on.
     pub epoch: u64,
+}
+
+/// A part of a split file, as it is published.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PublishedPart {
+    /// The session that writes it. A part that is not known yet becomes this session's.
+    pub writer: SessionId,
+    pub object: ObjectId,
+    /// Its writer numbers what it publishes. A number that is not higher than the part's last one changes nothing: a
+    /// publication that two clients ask for, since one does not know what has become of the other, is made once.
+    pub number: u64,
+    pub patterns: Vec<Pattern>,
 }
 
 /// A part of a split file, as a reader is told.

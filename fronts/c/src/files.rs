@@ -92,6 +92,45 @@ extern "C" fn weft_import(
     })
 }
 
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_hand_out(file: FileHandle, bytes: *mut c_void, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let into = unsafe { raw::slice_mut(bytes.cast::<u8>(), length, "bytes") }?;
+        raw::store(&file.hand_out()?, into, || "what is handed out".to_owned())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_publish_for(
+    file: FileHandle,
+    bytes: *const c_void,
+    length: usize,
+    results: *mut c_int,
+    max: usize,
+) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: both are as `weft.h` says.
+        let (bytes, results) =
+            unsafe { (raw::slice(bytes.cast::<u8>(), length, "bytes")?, raw::slice_mut(results, max, "results")?) };
+        let told = file.publish_for(bytes)?;
+        for (result, told) in results.iter_mut().zip(&told) {
+            *result = told.as_ref().map_or_else(|error| -error.to_errno(), |()| 0);
+        }
+        Ok(told.len())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
+extern "C" fn weft_published(file: FileHandle, result: c_int) -> c_int {
+    status(|| file.get()?.published(result == 0))
+}
+
 /// Where a handle goes: none, as long as the call has not succeeded.
 fn out(file: Option<&mut FileHandle>) -> Outcome<&mut FileHandle> {
     let file = raw::required(file, "the place for the handle")?;

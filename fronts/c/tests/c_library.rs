@@ -12,7 +12,8 @@ const NAME: &str = "c-library";
 /// Tests of `main.c` that fork: the child's copies of its parent's memory are leaks to a checker of leaks.
 const FORKING: [&str; 2] = ["forks", "exports"];
 /// The others.
-const TESTS: [&str; 18] = [
+const TESTS: [&str; 19] = [
+    "together",
     "files",
     "names",
     "attributes",

@@ -150,6 +150,31 @@ impl OpenFile {
         Ok(Self { fs, what, access, synced, appends, position })
     }
 
+    /// What this handle has written to a split file since its last publication, for [`OpenFile::publish_for`] in
+    /// another process; no bytes if there is nothing, or if the handle was not imported.
+    pub fn hand_out(&self) -> Outcome<Vec<u8>> {
+        self.file()?.hand_out().explain(|| "hand out what is to be published")
+    }
+
+    /// Publishes what was handed out by handles of the same import, one behind the other. Returns for each whether it
+    /// was published.
+    pub fn publish_for(&self, handed_out: &[u8]) -> Outcome<Vec<Result<(), Error>>> {
+        let told = self.file()?.publish_for(handed_out);
+        if told.as_ref().err() == Some(&Error::Malformed) {
+            return Err(Failure::invalid("these are no bytes that this version of Weft has handed out"));
+        }
+        told.explain(|| "publish for others")
+    }
+
+    /// What was handed out was published; if not, it is now.
+    pub fn published(&self, by_other: bool) -> Outcome {
+        let file = self.file()?;
+        if by_other {
+            file.published_by_other();
+        }
+        file.flush().explain(|| "publish")
+    }
+
     /// Access, `O_APPEND` and `O_SYNC`, as the flags of an open say them.
     pub fn flags(&self) -> c_int {
         let access = match (self.access.reads(), self.access.writes()) {

@@ -3,15 +3,21 @@
 use super::Setting;
 use super::outside::{Outside, ScaleShell};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use weft_client_core::{Files, JoinOptions, Member, OpenOptions, XattrKey};
 use weft_protocol::message::shard::{Access, CreateFile};
-use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, routing};
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, Publication, routing};
 
-/// What rank 0 tells the others.
+/// What ranks tell each other.
 #[derive(Default)]
-pub struct Shared(RefCell<Option<GroupOpen>>);
+pub struct Shared {
+    /// By rank 0.
+    open: RefCell<Option<GroupOpen>>,
+    /// What the ranks of each node have handed out.
+    handed_out: RefCell<BTreeMap<u32, Vec<Publication>>>,
+}
 
 /// One rank.
 pub struct Rank {
@@ -30,6 +36,7 @@ impl Rank {
     pub async fn run(self) {
         let file = self.open().await;
         self.write(&file).await;
+        self.publish_together(&file).await;
         file.sync(&self.files).await.expect(NOTHING_IS_LOST);
         self.outside.barrier().await;
         self.read(&file).await;
@@ -49,7 +56,7 @@ impl Rank {
         match file {
             Some(file) => file,
             None => {
-                let open = self.shared.0.borrow().clone().expect("rank 0 has exported it");
+                let open = self.shared.open.borrow().clone().expect("rank 0 has exported it");
                 self.import(open).await
             }
         }
@@ -70,7 +77,7 @@ impl Rank {
         let told = files.value_of(&who, entry.attributes.inode, &layout).await.expect(NOTHING_IS_LOST);
         assert_eq!(told, b"split");
         let open = files.open_group(&handle).await.expect(NOTHING_IS_LOST);
-        self.shared.0.replace(Some(open.clone()));
+        self.shared.open.replace(Some(open.clone()));
         let own = self.import(open.clone()).await;
         files.close_handle(&handle).await;
         files.leave_group(open.group);
@@ -120,8 +127,30 @@ impl Rank {
 
     /// `ad_weft_close`.
     async fn close(&self, file: Member<ScaleShell>) {
-        file.flush(&self.files).await.expect(NOTHING_IS_LOST);
+        self.publish_together(&file).await;
         self.outside.barrier().await;
         file.close(&self.files).await;
+    }
+
+    /// `ad_weft_publish_together`: one rank of a node publishes for all of that.
+    async fn publish_together(&self, file: &Member<ScaleShell>) {
+        let ranks_per_node = u32::from(self.setting.ranks_per_node);
+        if ranks_per_node > 1 {
+            let node = self.number / ranks_per_node;
+            let handed_out = file.hand_out(&self.files).await.expect(NOTHING_IS_LOST);
+            let is_some = handed_out.is_some();
+            self.shared.handed_out.borrow_mut().entry(node).or_default().extend(handed_out);
+            self.outside.barrier().await;
+            if self.number.is_multiple_of(ranks_per_node) {
+                let all = self.shared.handed_out.borrow_mut().remove(&node).expect("this rank has come here");
+                let results = file.publish_for(&self.files, all).await;
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+            }
+            self.outside.barrier().await;
+            if is_some {
+                file.published_by_other().await;
+            }
+        }
+        file.flush(&self.files).await.expect(NOTHING_IS_LOST);
     }
 }

@@ -240,8 +240,8 @@ impl World {
             // An export has made its objects before the node was gone, and nothing was done to the file.
             self.files.borrow_mut().forget(*inode);
         }
-        if let (ShardRequest::Publish { inode, object, .. }, Ok(_)) = (&call.request, &reply.result) {
-            self.published(*inode, *object);
+        if let (ShardRequest::Publish { inode, parts, .. }, Ok(_)) = (&call.request, &reply.result) {
+            parts.iter().for_each(|part| self.published(*inode, part.object));
         }
         if let (ShardRequest::GetParts { strided, .. }, Ok(answer)) = (&call.request, &reply.result) {
             self.tally.of_patterns += u64::from(is_of_pattern(strided, answer));

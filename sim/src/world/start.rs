@@ -56,6 +56,9 @@ impl World {
         }
         if kind.has_groups() {
             world.uses_groups = true;
+            if kind.splits() {
+                world.offers = Rc::new(Offers::with_board());
+            }
             if !kind.splits() && world.setting.decide(format_args!("striped"), false, |random| random.one_in(4)) {
                 world.stripe_root();
             }

@@ -5,7 +5,6 @@
 //! they are sent.
 
 use super::{OwnPart, SplitFile, State, UNPUBLISHED_MAX};
-use crate::link::SlotFor;
 use crate::notice::Notice;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_options::OpenOptions;
@@ -14,8 +13,7 @@ use crate::transfers::end_of;
 use std::ops::Range;
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::SPLIT_PATTERNS_MAX;
-use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{Attributes, Error, ObjectId, Pattern, Result, SessionId};
+use weft_protocol::{Attributes, Error, ObjectId, Pattern, PublishedPart, Result, SessionId};
 
 /// The lock of a split file's state.
 type Guard<'a, S> = <<S as Shell>::Monitor<State<S>> as Monitor<State<S>>>::Guard<'a>;
@@ -23,8 +21,8 @@ type Guard<'a, S> = <<S as Shell>::Monitor<State<S>> as Monitor<State<S>>>::Guar
 impl<S: Shell> State<S> {
     /// Everything that was not published is lost. Returns whether there was any.
     pub(super) fn drop_unpublished(&mut self, io: &Objects<S>) -> bool {
-        let lost = (!self.unpublished.take().is_empty(), self.behind.clear());
-        let has_lost = lost != (false, false);
+        let lost = (!self.unpublished.take().is_empty(), self.handed_out.take().is_some(), self.behind.clear());
+        let has_lost = lost != (false, false, false);
         if has_lost {
             io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
         }
@@ -43,7 +41,7 @@ impl<S: Shell> State<S> {
 
     /// The outcome of a write, sync or flush. If bytes are lost which the program takes for written, it is told so,
     /// once.
-    fn tell<T>(&mut self, outcome: Result<T>) -> Result<T> {
+    pub(super) fn tell<T>(&mut self, outcome: Result<T>) -> Result<T> {
         self.error.take().map_or(outcome, Err)
     }
 }
@@ -249,11 +247,13 @@ impl<S: Shell> SplitFile<S> {
     }
 
     pub(super) async fn publish_unpublished(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        self.settle_handed_out(io, state).await?;
         if state.unpublished.is_empty() { Ok(()) } else { self.publish_part(io, state).await }
     }
 
     /// Publishes the unpublished extents of the own part. Without any, it still makes the part known to the shard.
     pub(super) async fn publish_part(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        self.settle_handed_out(io, state).await?;
         let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
         let mut patterns = state.unpublished.take();
         loop {
@@ -266,16 +266,7 @@ impl<S: Shell> SplitFile<S> {
                         patterns.extend(rest);
                         state.unpublished.add_back(patterns);
                     }
-                    state.notice_session(io);
-                    if error == Error::BadHandle && self.group.is_some() {
-                        // Nothing of the group is open any more, and these bytes are lost.
-                        (state.is_over, state.own) = (true, None);
-                        if state.drop_unpublished(io) {
-                            state.error.get_or_insert(Error::SessionEnded);
-                        }
-                        return Err(Error::SessionEnded);
-                    }
-                    return Err(error);
+                    return Err(self.publication_failed(io, state, error));
                 }
             }
             if rest.is_empty() {
@@ -285,19 +276,30 @@ impl<S: Shell> SplitFile<S> {
         }
     }
 
-    /// Has the shard publish what was written to a part, in the session that has written it: when that has ended, the
-    /// part may be collected.
+    /// What is told of a publication that has failed. If nothing of the group is open any more, what was not published
+    /// is lost.
+    pub(super) fn publication_failed(&self, io: &Objects<S>, state: &mut State<S>, error: Error) -> Error {
+        state.notice_session(io);
+        if error != Error::BadHandle || self.group.is_none() {
+            return error;
+        }
+        (state.is_over, state.own) = (true, None);
+        if state.drop_unpublished(io) {
+            state.error.get_or_insert(Error::SessionEnded);
+        }
+        Error::SessionEnded
+    }
+
+    /// Publishes what this client has written to a part.
     async fn publish_patterns(
         &self,
         io: &Objects<S>,
-        (session, object): (SessionId, ObjectId),
+        (writer, object): (SessionId, ObjectId),
         patterns: &[Pattern],
         appends_to: Option<u64>,
     ) -> Result<Attributes> {
-        let (inode, group, patterns) = (self.inode, self.group, patterns.to_vec());
-        let request = ShardRequest::Publish { inode, group, object, patterns, appends_to };
-        let told = io.calls.report(session, SlotFor::Caller, &self.who, inode, request).await;
-        told.map(|(attributes, _)| attributes)
+        let (number, patterns) = (io.parts_in_use.next_publication(), patterns.to_vec());
+        self.publish_parts(io, writer, vec![PublishedPart { writer, object, number, patterns }], appends_to).await
     }
 
     /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the

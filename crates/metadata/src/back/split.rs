@@ -21,14 +21,16 @@ use super::{Aftermath, Back, Context};
 use crate::kv::KeyValue;
 use extents::{Edit, Run};
 use history::{History, Latest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use weft_protocol::limits::{
-    SPLIT_EXTENTS_MAX, SPLIT_FILE_EXTENTS_MAX, SPLIT_PARTS_MAX, SPLIT_PATTERNS_MAX, SPLIT_STRIDED_MAX,
+    SPLIT_EXTENTS_MAX, SPLIT_FILE_EXTENTS_MAX, SPLIT_PARTS_MAX, SPLIT_PATTERNS_MAX, SPLIT_PUBLISHED_MAX,
+    SPLIT_STRIDED_MAX,
 };
 use weft_protocol::message::shard::ShardAnswer;
 use weft_protocol::{
-    Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Pattern, Result, SessionId, Timestamp,
+    Credentials, Error, FileKind, Grants, InodeNumber, Layout, ObjectId, Pattern, PublishedPart, Result, SessionId,
+    Timestamp,
 };
 
 /// The writer of a part that is only read.
@@ -60,6 +62,8 @@ pub struct Part {
     pub writer: SessionId,
     /// Number of its extents.
     pub extents: u64,
+    /// The highest number of what its writer has published of it.
+    number: u64,
     latest: Latest,
 }
 
@@ -86,14 +90,18 @@ impl Parts {
 }
 
 impl Part {
+    fn new(object: ObjectId, writer: SessionId) -> Self {
+        Self { object, writer, extents: 0, number: 0, latest: Latest::default() }
+    }
+
     fn encode(&self) -> Vec<u8> {
-        encode([self.writer.0, self.extents].into_iter().chain(self.latest.numbers()))
+        encode([self.writer.0, self.extents, self.number].into_iter().chain(self.latest.numbers()))
     }
 
     fn decode(object: ObjectId, bytes: &[u8]) -> Self {
         let numbers = decode(bytes);
-        let (&[writer, extents], latest) = numbers.split_first_chunk().expect("two numbers");
-        Self { object, writer: SessionId(writer), extents, latest: Latest::of_numbers(latest) }
+        let (&[writer, extents, number], latest) = numbers.split_first_chunk().expect("three numbers");
+        Self { object, writer: SessionId(writer), extents, number, latest: Latest::of_numbers(latest) }
     }
 }
 
@@ -103,6 +111,45 @@ impl Inode {
         let epoch = self.layout.epoch().expect("only split files have parts") + 1;
         self.layout = Layout::Split { epoch };
         epoch
+    }
+}
+
+/// Whether one call may publish so much. Each part is told of once.
+fn check_counts(parts: &[PublishedPart]) -> Result<()> {
+    let patterns: usize = parts.iter().map(|part| part.patterns.len()).sum();
+    let objects: BTreeSet<_> = parts.iter().map(|part| part.object).collect();
+    let fits = parts.len() <= SPLIT_PUBLISHED_MAX && patterns <= SPLIT_PATTERNS_MAX;
+    if fits && objects.len() == parts.len() { Ok(()) } else { Err(Error::Invalid) }
+}
+
+/// What was published by one call.
+struct Published {
+    /// Of the file, after it.
+    epoch: u64,
+    /// Where the last of the bytes ends; `None`: nothing has changed.
+    end: Option<u64>,
+}
+
+impl Published {
+    /// One part more, at an epoch of its own.
+    fn add<K: KeyValue>(
+        &mut self,
+        part: &mut Part,
+        patterns: &[Pattern],
+        edit: &mut Edit<'_, K>,
+        history: &mut History,
+    ) {
+        let Some(end) = patterns.iter().map(Pattern::end).max() else { return };
+        self.epoch += 1;
+        self.end = self.end.max(Some(end));
+        let mut has_strided = false;
+        for pattern in patterns {
+            has_strided |= part.latest.publish(edit, (part.object, pattern), self.epoch, history);
+        }
+        history.add((part.object, patterns), self.epoch);
+        if has_strided {
+            history.note_strided(self.epoch);
+        }
     }
 }
 
@@ -163,7 +210,7 @@ impl<K: KeyValue> Back<K> {
 
     /// A session has a part more, without extents.
     fn make_part(&mut self, number: InodeNumber, (object, writer): (ObjectId, SessionId), common: &mut Parts) -> Part {
-        let part = Part { object, writer, extents: 0, latest: Latest::default() };
+        let part = Part::new(object, writer);
         if writer != NOBODY {
             self.store.put(&Key::part_of_writer(number, writer, object), &[]);
         }
@@ -177,19 +224,20 @@ impl<K: KeyValue> Back<K> {
         (common.count, common.empty) = (common.count - 1, common.empty - 1);
     }
 
-    /// Parts have more or fewer extents. Returns those that have none any more.
+    /// Parts have more or fewer extents: those that are being published, and stored ones. Returns those that have none
+    /// any more.
     fn count_extents(
         &mut self,
         number: InodeNumber,
         common: &mut Parts,
         more: &BTreeMap<ObjectId, i64>,
-        mut own: Option<&mut Part>,
+        published: &mut [Part],
     ) -> Vec<Part> {
         let mut emptied = Vec::new();
         for (object, more) in more.iter().filter(|(_, more)| **more != 0) {
             let mut stored = None;
-            let part = match own.as_deref_mut().filter(|own| own.object == *object) {
-                Some(own) => own,
+            let part = match published.iter_mut().find(|part| part.object == *object) {
+                Some(part) => part,
                 None => stored.insert(self.split_part(number, *object).expect("an extent's part has a record")),
             };
             let before = part.extents;
@@ -206,15 +254,14 @@ impl<K: KeyValue> Back<K> {
         emptied
     }
 
-    /// A writer has these bytes in its part from now on. See
+    /// Writers have these bytes in their parts from now on. See
     /// [`weft_protocol::message::shard::ShardRequest::Publish`]. Costs a few searches for each pattern, and the runs
     /// that it overlaps.
     pub(super) fn publish(
         &mut self,
-        time: Timestamp,
-        (caller, session): (&Credentials, SessionId),
+        (time, caller): (Timestamp, &Credentials),
         number: InodeNumber,
-        (object, patterns, appends_to): (ObjectId, &[Pattern], Option<u64>),
+        (parts, appends_to): (&[PublishedPart], Option<u64>),
         context: &Context,
     ) -> Result<ShardAnswer> {
         let mut inode = self.present(number)?;
@@ -225,69 +272,62 @@ impl<K: KeyValue> Back<K> {
         if appends_to.is_some_and(|end| end != inode.size) {
             return Err(Error::WouldBlock);
         }
-        if patterns.len() > SPLIT_PATTERNS_MAX {
-            return Err(Error::Invalid);
+        check_counts(parts)?;
+        let published = self.publish_parts(number, parts, epoch)?;
+        if let Some(end) = published.end {
+            inode.layout = Layout::Split { epoch: published.epoch };
+            inode.size = inode.size.max(end);
+            inode.ctime = time.after(inode.ctime);
+            inode.mtime = inode.ctime;
+            if caller.uid != 0 {
+                inode.drop_set_id();
+            }
+            self.put_inode(number, &inode);
         }
-        let Some(end) = patterns.iter().map(Pattern::end).max() else {
-            self.publish_patterns(number, (object, session), patterns, epoch)?;
-            return Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() });
-        };
-        let epoch = inode.next_epoch();
-        self.publish_patterns(number, (object, session), patterns, epoch)?;
-        inode.size = inode.size.max(end);
-        inode.ctime = time.after(inode.ctime);
-        inode.mtime = inode.ctime;
-        if caller.uid != 0 {
-            inode.drop_set_id();
-        }
-        self.put_inode(number, &inode);
         Ok(ShardAnswer::Entry { attributes: inode.attributes(number), grants: Grants::empty() })
     }
 
-    /// Stores what a publication changes of the file's extents. A refused one changes nothing.
-    fn publish_patterns(
-        &mut self,
-        number: InodeNumber,
-        (object, session): (ObjectId, SessionId),
-        patterns: &[Pattern],
-        epoch: u64,
-    ) -> Result<()> {
-        let (known, mut common) = (self.split_part(number, object), self.common(number));
-        let (mut part, is_new) = match known {
-            Some(part) if part.writer != session => return Err(Error::BadHandle),
-            Some(part) => (part, false),
-            None if common.count >= SPLIT_PARTS_MAX as u64 => return Err(Error::NoSpace),
-            None => (Part { object, writer: session, extents: 0, latest: Latest::default() }, true),
-        };
-        let mut edit = Edit::new(&mut self.store, number);
-        let mut has_strided = false;
-        for pattern in patterns {
-            has_strided |= part.latest.publish(&mut edit, (object, pattern), epoch, &common.history);
+    /// Stores what publications change of the file's extents, from this epoch on. If one is refused, nothing changes.
+    fn publish_parts(&mut self, number: InodeNumber, parts: &[PublishedPart], epoch: u64) -> Result<Published> {
+        let mut common = self.common(number);
+        let (mut known, mut new) = (Vec::new(), Vec::new());
+        for PublishedPart { writer, object, .. } in parts {
+            match self.split_part(number, *object) {
+                Some(part) if part.writer != *writer => return Err(Error::BadHandle),
+                Some(part) => known.push(part),
+                None => {
+                    known.push(Part::new(*object, *writer));
+                    new.push((*object, *writer));
+                }
+            }
         }
-        let (of_part, of_file) = (edit.more.get(&object).copied().unwrap_or(0), edit.more.values().sum::<i64>());
+        if !new.is_empty() && common.count + new.len() as u64 > SPLIT_PARTS_MAX as u64 {
+            return Err(Error::NoSpace);
+        }
+        let mut published = Published { epoch, end: None };
+        let mut edit = Edit::new(&mut self.store, number);
+        for (part, told) in known.iter_mut().zip(parts).filter(|(part, told)| told.number > part.number) {
+            part.number = told.number;
+            published.add(part, &told.patterns, &mut edit, &mut common.history);
+        }
         let is_over = |count: u64, more: i64, limit: u64| more > 0 && changed(count, more) > limit;
-        if is_over(part.extents, of_part, SPLIT_EXTENTS_MAX)
-            || is_over(common.extents, of_file, SPLIT_FILE_EXTENTS_MAX)
+        let of_part = |part: &Part| edit.more.get(&part.object).copied().unwrap_or(0);
+        if known.iter().any(|part| is_over(part.extents, of_part(part), SPLIT_EXTENTS_MAX))
+            || is_over(common.extents, edit.more.values().sum(), SPLIT_FILE_EXTENTS_MAX)
             || is_over(common.strided, edit.more_strided, SPLIT_STRIDED_MAX)
         {
             edit.roll_back();
             return Err(Error::NoSpace);
         }
         let (more, more_strided) = (edit.more, edit.more_strided);
-        if is_new {
-            part = Part { latest: part.latest, ..self.make_part(number, (object, session), &mut common) };
+        for of in new {
+            self.make_part(number, of, &mut common);
         }
-        self.count_extents(number, &mut common, &more, Some(&mut part));
+        self.count_extents(number, &mut common, &more, &mut known);
         common.strided = changed(common.strided, more_strided);
-        if !patterns.is_empty() {
-            common.history.add((object, patterns), epoch);
-        }
-        if has_strided {
-            common.history.note_strided(epoch);
-        }
-        self.put_split_part(number, &part);
+        known.iter().for_each(|part| self.put_split_part(number, part));
         self.put_common(number, &common);
-        Ok(())
+        Ok(published)
     }
 
     /// Cuts the parts of a split file if its size becomes less. Parts with nothing left go, unless a client has the
@@ -305,7 +345,7 @@ impl<K: KeyValue> Back<K> {
         let mut edit = Edit::new(&mut self.store, number);
         edit.cut(size);
         let (more, more_strided) = (edit.more, edit.more_strided);
-        let emptied = self.count_extents(number, &mut common, &more, None);
+        let emptied = self.count_extents(number, &mut common, &more, &mut []);
         common.strided = changed(common.strided, more_strided);
         (common.cut, common.history) = (cut, History::from(cut));
         if !context.is_open {
@@ -327,7 +367,7 @@ impl<K: KeyValue> Back<K> {
             let mut edit = Edit::new(&mut self.store, number);
             edit.add_run(Run { start: 0, end: inode.size, object, epoch }, |_| false);
             let more = edit.more;
-            self.count_extents(number, &mut common, &more, Some(&mut part));
+            self.count_extents(number, &mut common, &more, std::slice::from_mut(&mut part));
         }
         self.put_split_part(number, &part);
         self.put_common(number, &common);

@@ -224,7 +224,7 @@ impl<K: KeyValue> Shard<K> {
             (None, _) => None,
         };
         let object_mtime = told.and_then(|told| told.as_ref().ok()).map(|(_, object_mtime)| *object_mtime);
-        let is_writer = own.is_some_and(|own| own.writing) || self.writes_own_part(call);
+        let is_writer = own.is_some_and(|own| own.writing) || self.may_publish(call);
         let is_open = self.resized(&call.request).is_some_and(|inode| self.is_open(inode));
         let (is_alone, made) = (self.is_alone(call), call.made);
         Context { keep, is_writer, is_alone, actual, object_mtime, cut_in_place, is_open, made }

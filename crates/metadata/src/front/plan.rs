@@ -176,7 +176,7 @@ impl<K: KeyValue> Shard<K> {
                 plan.alone(LeaseKey::Attributes(*inode));
             }
             ShardRequest::Publish { inode, .. } | ShardRequest::Relocate { inode, .. } => {
-                if self.writes_own_part(call) || self.is_alone(call) {
+                if self.may_publish(call) || self.is_alone(call) {
                     plan.alone(LeaseKey::Attributes(*inode));
                 }
             }

@@ -30,12 +30,13 @@ impl<K: KeyValue> Shard<K> {
         holder.is_some_and(|holder| holder.writing)
     }
 
-    /// Whether the call publishes a part that its session may write.
-    pub(super) fn writes_own_part(&self, call: &Call) -> bool {
-        match call.request {
-            ShardRequest::Publish { inode, group, .. } => self.writes_part(call.session(), inode, group),
-            _ => false,
-        }
+    /// Whether the call publishes parts that its session, or others of its group that live, may write. What another one
+    /// has written counts as long as that lives: then its part may be collected.
+    pub(super) fn may_publish(&self, call: &Call) -> bool {
+        let ShardRequest::Publish { inode, group, ref parts, .. } = call.request else { return false };
+        let others = parts.iter().map(|part| part.writer).filter(|writer| *writer != call.session());
+        let may = |writer| group.is_some() && self.sessions.is_alive(writer) && self.writes_part(writer, inode, group);
+        self.writes_part(call.session(), inode, group) && others.into_iter().all(may)
     }
 
     /// A session has closed the file. Parts in which no byte counts go with the last one. Until then a client might go

@@ -15,7 +15,7 @@ use crate::layout::{InheritedChange, Plan};
 use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
-use crate::split::{Pattern, SplitPart};
+use crate::split::{Pattern, PublishedPart, SplitPart};
 use crate::time::Timestamp;
 use crate::xattr::{Xattr, XattrExpectation, XattrName, XattrValue};
 use serde::{Deserialize, Serialize};
@@ -263,15 +263,16 @@ pub enum ShardRequest {
     /// the number of a session, or of a group that has ended; or the caller has joined
     /// [`crate::limits::GROUPS_PER_SESSION_MAX`] groups. Answer: `Opened`.
     OpenGroup { inode: InodeNumber, access: Access, group: SessionId },
-    /// Change. Of a split file: `object` is a part of the session, which may come with this, and has these bytes now.
-    /// At most [`crate::limits::SPLIT_PATTERNS_MAX`] patterns. The session has the file open for writing, or has joined
-    /// `group`, which has (else [`Error::BadHandle`]). Answer: `Entry`, whose layout has a new epoch; without patterns
-    /// the part becomes known, so that it is removed with others in which no byte counts, and the epoch stays.
+    /// Change. Of a split file: these parts have these bytes now, one after another as if by as many calls, or none of
+    /// them. At most [`crate::limits::SPLIT_PUBLISHED_MAX`] parts, each once, and [`crate::limits::SPLIT_PATTERNS_MAX`]
+    /// patterns of all. The session has the file open for writing, or has joined `group`, which has; so have the
+    /// writers of parts that are not its own (else [`Error::BadHandle`]). Answer: `Entry`, whose layout has a new epoch
+    /// for each part; a part without patterns becomes known, so that it is removed with others in which no byte counts,
+    /// and the epoch stays.
     Publish {
         inode: InodeNumber,
         group: Option<SessionId>,
-        object: ObjectId,
-        patterns: Vec<Pattern>,
+        parts: Vec<PublishedPart>,
         /// Of an append: where the file ends. [`Error::WouldBlock`]: it ends elsewhere by now.
         appends_to: Option<u64>,
     },

@@ -22,8 +22,8 @@ use weft_protocol::{
     Cookie, Credentials, Error, Extent, FileKind, Generation, Grants, GroupOpen, HeldLock, Inherited, InheritedChange,
     InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
     Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, Pattern, Plan,
-    RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan, TimeChange, Timestamp, Xattr,
-    XattrExpectation, XattrName, XattrValue,
+    PublishedPart, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan, TimeChange,
+    Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -271,8 +271,12 @@ fn part_requests() -> Vec<ShardRequest> {
         ShardRequest::Publish {
             inode: inode(),
             group: None,
-            object: object(),
-            patterns: vec![pattern()],
+            parts: vec![PublishedPart {
+                writer: SessionId(0x1122_3344),
+                object: object(),
+                number: 12,
+                patterns: vec![pattern()],
+            }],
             appends_to: Some(1 << 20),
         },
         ShardRequest::GetParts {

@@ -113,6 +113,49 @@ static void exports(const char *file_system)
     EXPECT(0, weft_disconnect(fs));
 }
 
+/* Two clients write to a split file, one of them publishes for both. */
+static void together(const char *file_system)
+{
+    enum { MAX = 4096 };
+    weft_t all[2] = {connected(file_system), connected(file_system)};
+    weft_file_t first, root, files[2];
+    char handle[MAX], bytes[2 * MAX], text[16];
+    ssize_t lengths[2], length;
+    int results[3] = {7, 7, 7};
+    EXPECT(0, weft_root(all[0], &root));
+    EXPECT(0, weft_openat(root, "together", O_RDWR | O_CREAT, 0644, "split", &first));
+    CHECK((length = weft_export(first, handle, sizeof handle)) > 0);
+    EXPECT(0, weft_hand_out(first, NULL, 0)); /* publishes each write by itself */
+    for (int of = 0; of < 2; of++) {
+        EXPECT(0, weft_import(all[of], handle, length, NULL, &files[of]));
+        EXPECT(0, weft_hand_out(files[of], NULL, 0));
+        EXPECT(4, weft_pwrite(files[of], of == 0 ? "zero" : "one.", 4, of * 4));
+        CHECK((lengths[of] = weft_hand_out(files[of], NULL, 0)) > 0);
+        REFUSED(ERANGE, "handed out", weft_hand_out(files[of], bytes, 1));
+    }
+    EXPECT(lengths[0], weft_hand_out(files[0], bytes, MAX));
+    EXPECT(lengths[1], weft_hand_out(files[1], bytes + lengths[0], MAX));
+    EXPECT(0, weft_pread(first, text, sizeof text, 0));
+    REFUSED(EINVAL, "handed out", weft_publish_for(files[0], bytes, lengths[0] - 1, results, 3));
+    REFUSED(EFAULT, "NULL", weft_publish_for(files[0], NULL, 1, results, 3));
+    EXPECT(2, weft_publish_for(files[0], bytes, lengths[0] + lengths[1], results, 3));
+    CHECK(results[0] == 0 && results[1] == 0 && results[2] == 7);
+    EXPECT(8, weft_pread(first, text, sizeof text, 0));
+    CHECK(memcmp(text, "zeroone.", 8) == 0);
+    EXPECT(0, weft_published(files[0], results[0]));
+    EXPECT(0, weft_published(files[1], -EIO)); /* not told: it publishes once more, which changes nothing */
+    EXPECT(0, weft_hand_out(files[1], NULL, 0));
+    EXPECT(1, weft_publish_for(first, bytes, lengths[0], results, 1));
+    EXPECT(-EBADF, results[0]);
+    for (int of = 0; of < 2; of++)
+        EXPECT(0, weft_close(files[of]));
+    EXPECT(0, weft_close(first));
+    EXPECT(0, weft_unlinkat(root, "together", 0));
+    EXPECT(0, weft_close(root));
+    EXPECT(0, weft_disconnect(all[1]));
+    EXPECT(0, weft_disconnect(all[0]));
+}
+
 static volatile sig_atomic_t handled_by;
 
 static void note(int signal)
@@ -159,6 +202,7 @@ static void ends(const char *file_system)
 const struct test process_tests[] = {
     {"forks", forks},
     {"exports", exports},
+    {"together", together},
     {"signals", signals},
     {"ends", ends},
     {NULL, NULL},

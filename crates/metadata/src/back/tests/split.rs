@@ -95,8 +95,9 @@ impl SplitFile {
     fn publish(&mut self, session: u64, patterns: &[Pattern]) -> u64 {
         let before = self.back.store.count.get();
         let (inode, object) = (self.inode, ObjectId::new(NodeId(1), session));
-        let request =
-            ShardRequest::Publish { inode, group: None, object, patterns: patterns.to_vec(), appends_to: None };
+        let (writer, number, patterns) = (SessionId(session), u64::from(self.sequence) + 1, patterns.to_vec());
+        let parts = vec![PublishedPart { writer, object, number, patterns }];
+        let request = ShardRequest::Publish { inode, group: None, parts, appends_to: None };
         self.change(session, request);
         self.back.store.count.get() - before
     }

@@ -5,6 +5,7 @@ use crate::back::split::{Part, Wanted};
 use crate::front::Event;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weft_layout::SplitIndex;
 use weft_protocol::limits::{SPLIT_EXTENTS_MAX, SPLIT_PATTERNS_MAX};
 use weft_protocol::message::shard::*;
@@ -17,8 +18,15 @@ fn run(start: u64, bytes: u64) -> Pattern {
     Pattern::run(start, bytes).expect("a run")
 }
 
-fn publish(inode: InodeNumber, part: u64, patterns: &[Pattern]) -> ShardRequest {
-    ShardRequest::Publish { inode, group: None, object: object(part), patterns: patterns.to_vec(), appends_to: None }
+/// What a session publishes of its part, numbered in the order of the calls.
+fn publish(writer: SessionId, inode: InodeNumber, part: u64, patterns: &[Pattern]) -> ShardRequest {
+    ShardRequest::Publish { inode, group: None, parts: vec![published(writer, part, patterns)], appends_to: None }
+}
+
+fn published(writer: SessionId, part: u64, patterns: &[Pattern]) -> PublishedPart {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed) + 1;
+    PublishedPart { writer, object: object(part), number, patterns: patterns.to_vec() }
 }
 
 fn get_parts(inode: InodeNumber, since: u64) -> ShardRequest {
@@ -103,9 +111,9 @@ fn bytes_in(world: &mut World, inode: InodeNumber, range: Range<u64>) -> Vec<u64
 fn each_publication_is_an_epoch_and_readers_are_told_what_is_new() {
     let (mut world, inode) = with_file();
     done(&mut world, B, open(inode, Access::ReadWrite));
-    let first = done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
+    let first = done(&mut world, A, publish(A, inode, 7, &[run(0, 10)]));
     assert_eq!((attributes(&first).layout.epoch(), attributes(&first).size), (Some(1), 10));
-    done(&mut world, B, publish(inode, 8, &[run(5, 10), Pattern::new(20, 1, 3, 4).expect("a pattern")]));
+    done(&mut world, B, publish(B, inode, 8, &[run(5, 10), Pattern::new(20, 1, 3, 4).expect("a pattern")]));
     let (epoch, size, _, parts) = told(&mut world, C, inode, 0);
     assert_eq!((epoch, size, parts.len()), (2, 30, 2));
     let seen = bytes_of(&parts, 30);
@@ -124,9 +132,9 @@ fn each_publication_is_an_epoch_and_readers_are_told_what_is_new() {
 #[test]
 fn a_publication_recalls_attributes_which_vouch_for_what_readers_know() {
     let (mut world, inode) = with_file();
-    world.ok(A, publish(inode, 7, &[run(0, 10)]));
+    world.ok(A, publish(A, inode, 7, &[run(0, 10)]));
     assert!(grants(&world.ok(B, stat(inode))).contains(Grants::ATTRIBUTES), "though A has it open for writing");
-    let token = world.waits(A, publish(inode, 7, &[run(10, 10)]));
+    let token = world.waits(A, publish(A, inode, 7, &[run(10, 10)]));
     let (session, recall) = world.recalls.pop().expect("a recall");
     assert_eq!((session, recall.key), (B, LeaseKey::Attributes(inode)));
     world.event(Event::RecallAnswer { session, number: recall.number, kept: LeaseMode::None });
@@ -136,15 +144,15 @@ fn a_publication_recalls_attributes_which_vouch_for_what_readers_know() {
 #[test]
 fn only_who_has_the_file_open_for_writing_publishes_and_only_his_part() {
     let (mut world, inode) = with_file();
-    assert_eq!(world.refused(B, publish(inode, 8, &[run(0, 1)])), Error::BadHandle);
+    assert_eq!(world.refused(B, publish(B, inode, 8, &[run(0, 1)])), Error::BadHandle);
     world.ok(B, open(inode, Access::Read));
-    assert_eq!(world.refused(B, publish(inode, 8, &[run(0, 1)])), Error::BadHandle);
-    done(&mut world, A, publish(inode, 7, &[run(0, 1)]));
+    assert_eq!(world.refused(B, publish(B, inode, 8, &[run(0, 1)])), Error::BadHandle);
+    done(&mut world, A, publish(A, inode, 7, &[run(0, 1)]));
     done(&mut world, B, open(inode, Access::ReadWrite));
-    assert_eq!(world.refused(B, publish(inode, 7, &[run(0, 1)])), Error::BadHandle, "another's part");
+    assert_eq!(world.refused(B, publish(B, inode, 7, &[run(0, 1)])), Error::BadHandle, "another's part");
     let many = vec![run(0, 1); SPLIT_PATTERNS_MAX + 1];
-    assert_eq!(world.refused(A, publish(inode, 7, &many)), Error::Invalid);
-    assert_eq!(world.refused(B, publish(inode, 7, &[])), Error::BadHandle, "another's part");
+    assert_eq!(world.refused(A, publish(A, inode, 7, &many)), Error::Invalid);
+    assert_eq!(world.refused(B, publish(B, inode, 7, &[])), Error::BadHandle, "another's part");
     assert_eq!(world.refused(C, get_parts(ROOT, 0)), Error::Invalid);
     let private = ShardRequest::SetAttributes {
         inode,
@@ -158,10 +166,10 @@ fn only_who_has_the_file_open_for_writing_publishes_and_only_his_part() {
 #[test]
 fn a_part_without_bytes_is_known_and_goes_with_the_last_close() {
     let (mut world, inode) = with_file();
-    done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
-    let answer = done(&mut world, A, publish(inode, 8, &[]));
+    done(&mut world, A, publish(A, inode, 7, &[run(0, 10)]));
+    let answer = done(&mut world, A, publish(A, inode, 8, &[]));
     assert_eq!((attributes(&answer).layout.epoch(), attributes(&answer).size), (Some(1), 10));
-    done(&mut world, A, publish(inode, 7, &[]));
+    done(&mut world, A, publish(A, inode, 7, &[]));
     let parts = |world: &World| {
         world.shard.back().split_parts(inode).into_iter().map(|part| (part.object, part.extents)).collect::<Vec<_>>()
     };
@@ -180,29 +188,98 @@ fn members_of_a_group_publish_by_it() {
     let (mut world, inode) = with_file();
     done(&mut world, A, ShardRequest::OpenGroup { inode, access: Access::ReadWrite, group: GROUP });
     world.event(Event::Heard { session: B, groups: [GROUP].into() });
-    let by_group = |part, group| match publish(inode, part, &[run(part * 10, 10)]) {
-        ShardRequest::Publish { inode, object, patterns, appends_to, .. } => {
-            ShardRequest::Publish { inode, group, object, patterns, appends_to }
-        }
-        other => other,
+    let by_group = |writer, part, group| ShardRequest::Publish {
+        inode,
+        group,
+        parts: vec![published(writer, part, &[run(part * 10, 10)])],
+        appends_to: None,
     };
     world.ok(C, stat(inode));
-    assert_eq!(world.refused(C, by_group(3, Some(GROUP))), Error::BadHandle, "no member");
+    assert_eq!(world.refused(C, by_group(C, 3, Some(GROUP))), Error::BadHandle, "no member");
     world.ok(B, stat(ROOT));
     world.event(Event::Heard { session: B, groups: [GROUP].into() });
-    assert_eq!(world.refused(B, by_group(2, None)), Error::BadHandle, "not open by itself");
-    let told = done(&mut world, B, by_group(2, Some(GROUP)));
+    assert_eq!(world.refused(B, by_group(B, 2, None)), Error::BadHandle, "not open by itself");
+    let told = done(&mut world, B, by_group(B, 2, Some(GROUP)));
     assert_eq!(attributes(&told).size, 30);
+}
+
+/// A file that A has opened for a group, of which B is a member, too.
+fn with_members() -> (World, InodeNumber) {
+    let (mut world, inode) = with_file();
+    done(&mut world, A, ShardRequest::OpenGroup { inode, access: Access::ReadWrite, group: GROUP });
+    world.ok(B, stat(ROOT));
+    world.event(Event::Heard { session: A, groups: [GROUP].into() });
+    world.event(Event::Heard { session: B, groups: [GROUP].into() });
+    (world, inode)
+}
+
+fn together(inode: InodeNumber, parts: &[PublishedPart]) -> ShardRequest {
+    ShardRequest::Publish { inode, group: Some(GROUP), parts: parts.to_vec(), appends_to: None }
+}
+
+#[test]
+fn a_member_publishes_what_others_of_its_group_have_written() {
+    let (mut world, inode) = with_members();
+    let parts = [published(A, 7, &[run(0, 10)]), published(B, 8, &[run(5, 10)])];
+    let told = attributes(&done(&mut world, A, together(inode, &parts))).clone();
+    assert_eq!((told.size, told.layout), (15, Layout::Split { epoch: 2 }), "an epoch for each part");
+    assert_eq!(
+        told_of(&mut world, B, inode),
+        [(object(7), vec![(0, 5)]), (object(8), vec![(5, 15)])],
+        "the later one has the bytes of both"
+    );
+    // The part is B's, which may go on by itself.
+    done(&mut world, B, together(inode, &[published(B, 8, &[run(20, 5)])]));
+    assert_eq!(world.shard.back().parts_of_writer(inode, B), [object(8)]);
+    check_counts(&world, inode, 25);
+}
+
+#[test]
+fn nothing_is_published_for_strangers_nor_for_sessions_that_have_ended() {
+    let (mut world, inode) = with_members();
+    world.ok(C, stat(ROOT));
+    let own = published(A, 7, &[run(0, 10)]);
+    let of_stranger = [own.clone(), published(C, 9, &[run(10, 10)])];
+    assert_eq!(world.refused(A, together(inode, &of_stranger)), Error::BadHandle);
+    let of_both = [own.clone(), published(B, 8, &[run(10, 10)])];
+    assert_eq!(world.refused(C, together(inode, &of_both)), Error::BadHandle, "no member asks");
+    let without_group = ShardRequest::Publish { inode, group: None, parts: of_both.to_vec(), appends_to: None };
+    assert_eq!(world.refused(A, without_group), Error::BadHandle);
+    let twice = [own.clone(), published(A, 7, &[run(10, 10)])];
+    assert_eq!(world.refused(A, together(inode, &twice)), Error::Invalid);
+    world.ok(B, ShardRequest::EndSession);
+    assert_eq!(world.refused(A, together(inode, &of_both)), Error::BadHandle, "B's part may be collected");
+    assert!(world.shard.back().split_parts(inode).is_empty(), "a refused one publishes nothing");
+}
+
+#[test]
+fn what_two_clients_publish_is_published_once() {
+    let (mut world, inode) = with_members();
+    let late = published(B, 8, &[run(0, 10)]);
+    // B does not know whether A has published it, and does so by itself. A's call comes when all has changed.
+    done(&mut world, B, together(inode, std::slice::from_ref(&late)));
+    done(&mut world, A, together(inode, &[published(A, 7, &[run(0, 10)])]));
+    let told = attributes(&done(&mut world, A, together(inode, &[late]))).clone();
+    assert_eq!(told.layout, Layout::Split { epoch: 2 });
+    assert_eq!(told_of(&mut world, B, inode), [(object(7), vec![(0, 10)])]);
+}
+
+/// The runs of each part that has some.
+fn told_of(world: &mut World, reader: SessionId, inode: InodeNumber) -> Vec<(ObjectId, Vec<(u64, u64)>)> {
+    let runs = |part: &SplitPart| part.extents.iter().map(|of| (of.pattern.start(), of.pattern.end())).collect();
+    let mut parts = told(world, reader, inode, 0).3;
+    parts.sort_by_key(|part| part.object);
+    parts.iter().map(|part| (part.object, runs(part))).collect()
 }
 
 #[test]
 fn an_append_is_refused_if_the_file_ends_elsewhere() {
     let (mut world, inode) = with_file();
-    let append = |at| match publish(inode, 7, &[run(at, 10)]) {
-        ShardRequest::Publish { inode, group, object, patterns, .. } => {
-            ShardRequest::Publish { inode, group, object, patterns, appends_to: Some(at) }
-        }
-        other => other,
+    let append = |at| ShardRequest::Publish {
+        inode,
+        group: None,
+        parts: vec![published(A, 7, &[run(at, 10)])],
+        appends_to: Some(at),
     };
     done(&mut world, A, append(0));
     assert_eq!(world.refused(A, append(0)), Error::WouldBlock);
@@ -212,7 +289,7 @@ fn an_append_is_refused_if_the_file_ends_elsewhere() {
 #[test]
 fn a_cut_clips_what_was_published_and_nothing_comes_back() {
     let (mut world, inode) = with_file();
-    done(&mut world, A, publish(inode, 7, &[Pattern::new(0, 4, 10, 5).expect("a pattern")]));
+    done(&mut world, A, publish(A, inode, 7, &[Pattern::new(0, 4, 10, 5).expect("a pattern")]));
     done(&mut world, A, resize(inode, 22));
     done(&mut world, A, resize(inode, 60));
     let (_, size, is_whole, parts) = told(&mut world, C, inode, 1);
@@ -223,7 +300,7 @@ fn a_cut_clips_what_was_published_and_nothing_comes_back() {
     // With nothing left the part stays its writer's, until that closes the file.
     done(&mut world, A, resize(inode, 0));
     assert!(world.shard.back().split_part(inode, object(7)).is_some());
-    done(&mut world, A, publish(inode, 7, &[run(0, 3)]));
+    done(&mut world, A, publish(A, inode, 7, &[run(0, 3)]));
     done(&mut world, A, resize(inode, 0));
     world.ok(A, ShardRequest::EndSession);
     let removed = world.storage.drain(..).any(
@@ -240,8 +317,8 @@ fn parts_that_are_cut_off_or_written_over_go() {
         parts.map(|part| part.object.sequence()).collect::<Vec<_>>()
     };
     done(&mut world, B, open(inode, Access::ReadWrite));
-    done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
-    done(&mut world, B, publish(inode, 8, &[run(10, 10)]));
+    done(&mut world, A, publish(A, inode, 7, &[run(0, 10)]));
+    done(&mut world, B, publish(B, inode, 8, &[run(10, 10)]));
     done(&mut world, A, resize(inode, 10));
     world.ok(C, open(inode, Access::Read));
     world.ok(B, ShardRequest::EndSession);
@@ -252,13 +329,13 @@ fn parts_that_are_cut_off_or_written_over_go() {
     // Nobody has it open.
     let (third, other, cutter) = (SessionId(49), SessionId(50), SessionId(51));
     done(&mut world, third, open(inode, Access::ReadWrite));
-    done(&mut world, third, publish(inode, 9, &[run(10, 10)]));
+    done(&mut world, third, publish(third, inode, 9, &[run(10, 10)]));
     world.ok(third, ShardRequest::EndSession);
     done(&mut world, cutter, resize(inode, 10));
     assert_eq!(there(&world), [7]);
     // All of a part is written over by another one.
     done(&mut world, other, open(inode, Access::ReadWrite));
-    done(&mut world, other, publish(inode, 10, &[run(0, 12)]));
+    done(&mut world, other, publish(other, inode, 10, &[run(0, 12)]));
     assert_eq!(there(&world), [7, 10]);
     world.storage.clear();
     world.ok(other, ShardRequest::EndSession);
@@ -277,19 +354,19 @@ fn a_part_has_a_limit_and_what_is_written_again_takes_no_room() {
     let mut index = 0;
     while index < SPLIT_EXTENTS_MAX {
         let patterns: Vec<_> = (index..index + 1024).map(irregular).collect();
-        done(&mut world, A, publish(inode, 7, &patterns));
+        done(&mut world, A, publish(A, inode, 7, &patterns));
         index += 1024;
     }
-    assert_eq!(world.refused(A, publish(inode, 7, &[irregular(index)])), Error::NoSpace);
+    assert_eq!(world.refused(A, publish(A, inode, 7, &[irregular(index)])), Error::NoSpace);
     let extents = |world: &World| world.shard.back().split_part(inode, object(7)).expect("a part").extents;
     assert_eq!(extents(&world), SPLIT_EXTENTS_MAX);
-    done(&mut world, A, publish(inode, 7, &[irregular(5), irregular(9)]));
+    done(&mut world, A, publish(A, inode, 7, &[irregular(5), irregular(9)]));
     // What cuts a run in two is refused as a whole, and what joins others is not.
     let (before, split) = (bytes_in(&mut world, inode, 0..60_000), [irregular(3), run(30_000, 1)]);
-    assert_eq!(world.refused(A, publish(inode, 7, &split)), Error::NoSpace);
+    assert_eq!(world.refused(A, publish(A, inode, 7, &split)), Error::NoSpace);
     assert!(bytes_in(&mut world, inode, 0..60_000) == before);
-    done(&mut world, A, publish(inode, 7, &[run(20_000, 30_000), run(90_000, 1)]));
-    done(&mut world, A, publish(inode, 7, &[run(0, 40_001 * SPLIT_EXTENTS_MAX)]));
+    done(&mut world, A, publish(A, inode, 7, &[run(20_000, 30_000), run(90_000, 1)]));
+    done(&mut world, A, publish(A, inode, 7, &[run(0, 40_001 * SPLIT_EXTENTS_MAX)]));
     let (.., parts) = told(&mut world, C, inode, 0);
     assert_eq!((parts[0].extents.len(), extents(&world)), (1, 1));
 }
@@ -301,15 +378,15 @@ fn who_writes_in_order_has_one_extent_as_long_as_nobody_else_writes_there() {
     done(&mut world, B, open(inode, Access::ReadWrite));
     // Two writers in turns, each in its own half.
     for index in 0..PUBLICATIONS {
-        done(&mut world, A, publish(inode, 7, &[run(index * 10, 10)]));
+        done(&mut world, A, publish(A, inode, 7, &[run(index * 10, 10)]));
         if index < 1000 {
-            done(&mut world, B, publish(inode, 8, &[run((1 << 20) + index * 30, 10)]));
+            done(&mut world, B, publish(B, inode, 8, &[run((1 << 20) + index * 30, 10)]));
         }
     }
     let (.., parts) = told(&mut world, C, inode, 0);
     assert_eq!(parts.iter().map(|part| part.extents.len()).collect::<Vec<_>>(), [1, 1]);
-    done(&mut world, B, publish(inode, 8, &[run(20, 10)]));
-    done(&mut world, A, publish(inode, 7, &[run(10 * PUBLICATIONS, 10)]));
+    done(&mut world, B, publish(B, inode, 8, &[run(20, 10)]));
+    done(&mut world, A, publish(A, inode, 7, &[run(10 * PUBLICATIONS, 10)]));
     let (.., parts) = told(&mut world, C, inode, 0);
     assert_eq!(bytes_of(&parts, 40)[15..35], [[7; 5].as_slice(), &[8; 10], &[7; 5]].concat(), "B wrote there last");
 }
@@ -358,7 +435,7 @@ fn random_publications_and_cuts_are_those_of_a_flat_file() {
                     2 => (0..count).map(|index| run(start + index * (2 + gap), 2)).collect(),
                     _ => vec![Pattern::new(start, bytes, bytes + gap, count).expect("a pattern")],
                 };
-                done(&mut world, who, publish(inode, who.0, &patterns));
+                done(&mut world, who, publish(who, inode, who.0, &patterns));
                 for pattern in patterns {
                     for at in (0..pattern.count()).map(|index| pattern.start() + index * pattern.stride()) {
                         let range =
@@ -402,7 +479,7 @@ fn parts_come_in_pages_and_go_with_the_file() {
         // Each writer's runs are between those of the others.
         let patterns: Vec<_> =
             (0..1000).map(|index| run(index * 60_000 + (writer.0 - 100) * 2000, 1 + index)).collect();
-        done(&mut world, *writer, publish(inode, writer.0, &patterns));
+        done(&mut world, *writer, publish(*writer, inode, writer.0, &patterns));
     }
     let (parts, pages) = told_in_pages(&mut world, C, inode);
     let found: BTreeSet<_> = parts.iter().map(|part| part.object.sequence()).collect();
@@ -426,8 +503,8 @@ fn parts_come_in_pages_and_go_with_the_file() {
 fn a_session_that_is_cut_off_is_fenced_where_its_parts_are() {
     let (mut world, inode) = with_file();
     done(&mut world, B, open(inode, Access::ReadWrite));
-    done(&mut world, A, publish(inode, 7, &[run(0, 10)]));
-    done(&mut world, B, publish(inode, 8, &[run(5, 10)]));
+    done(&mut world, A, publish(A, inode, 7, &[run(0, 10)]));
+    done(&mut world, B, publish(B, inode, 8, &[run(5, 10)]));
     let objects: Vec<_> = world.shard.fences_of(A).into_values().flatten().collect();
     assert_eq!(objects, [(inode, object(7))]);
     world.keeps_fences = true;

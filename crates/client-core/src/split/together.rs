@@ -1,0 +1,109 @@
+//! One member of a group publishes what several have written: those of a node, so that the shard has one call of each
+//! node.
+//!
+//! Each member tells what it has to publish, and keeps it (*handed out*) until it knows what has become of it. If that
+//! is not known, or it was refused, the member publishes it by itself, with the same number: the shard makes a
+//! publication once, so a call of the other one that comes later changes nothing.
+//!
+//! Not here: how members are told (`fronts/mpi/driver`), which writers the shard takes (weft-metadata's
+//! `front/split.rs`).
+//! On a crash: of the member that publishes for others, these publish by themselves. Of another one, the shard refuses
+//! all that it was part of, or makes it, and the others publish by themselves or do not have to.
+
+use super::{SplitFile, State};
+use crate::link::SlotFor;
+use crate::objects::Objects;
+use crate::shell::{Monitor, Shell};
+use weft_protocol::limits::{SPLIT_PATTERNS_MAX, SPLIT_PUBLISHED_MAX};
+use weft_protocol::message::shard::ShardRequest;
+use weft_protocol::{Attributes, Error, Publication, PublishedPart, Result, SessionId};
+
+impl<S: Shell> SplitFile<S> {
+    /// What this member has written and not published, as another one may publish it. It stays here until
+    /// [`SplitFile::published_by_other`]; whatever needs it published before does that. `None`: there is nothing.
+    pub(crate) async fn hand_out(&self, io: &Objects<S>) -> Result<Option<Publication>> {
+        let (inode, Some(group)) = (self.inode, self.group) else { return Ok(None) };
+        let mut state = self.state.lock().await;
+        let landed = self.land(io, &mut state).await;
+        state.tell(landed)?;
+        state.notice_session(io);
+        state.check(self.group)?;
+        if !state.unpublished.is_empty() {
+            let settled = self.settle_handed_out(io, &mut state).await;
+            state.tell(settled)?;
+        }
+        if state.unpublished.count() > SPLIT_PATTERNS_MAX {
+            let published = self.publish_unpublished(io, &mut state).await;
+            state.tell(published)?;
+        }
+        let object = state.own.as_ref().map(|own| own.held.object);
+        if let (Some(object), false) = (object, state.unpublished.is_empty()) {
+            let (writer, number) = (state.session, io.parts_in_use.next_publication());
+            let patterns = state.unpublished.take();
+            state.handed_out = Some(PublishedPart { writer, object, number, patterns });
+        }
+        Ok(state.handed_out.clone().map(|part| Publication { inode, group, part }))
+    }
+
+    /// Another member has published what was handed out.
+    pub(crate) async fn published_by_other(&self) {
+        let mut state = self.state.lock().await;
+        (state.handed_out, state.is_fresh) = (None, false);
+    }
+
+    /// Publishes what was handed out, if it is not known to be published.
+    pub(super) async fn settle_handed_out(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+        let Some(part) = state.handed_out.clone() else { return Ok(()) };
+        match self.publish_parts(io, part.writer, vec![part], None).await {
+            Ok(attributes) => {
+                // Since when it is published is not known: the next answer tells.
+                (state.handed_out, state.is_fresh) = (None, false);
+                state.size = state.size.max(attributes.size);
+                Ok(())
+            }
+            Err(error) => Err(self.publication_failed(io, state, error)),
+        }
+    }
+
+    /// Publishes what members of the group have handed out, this one too, in as few calls as it fits into. Returns for
+    /// each whether that was done; after an error its member publishes by itself.
+    pub(crate) async fn publish_for(&self, io: &Objects<S>, publications: Vec<Publication>) -> Vec<Result<()>> {
+        let session = self.state.lock().await.session;
+        let mut results = Vec::with_capacity(publications.len());
+        let mut parts = Vec::new();
+        let mut left = publications.into_iter().peekable();
+        while let Some(Publication { inode, group, part }) = left.next() {
+            if inode != self.inode || Some(group) != self.group {
+                return vec![Err(Error::Invalid); results.len() + parts.len() + 1 + left.len()];
+            }
+            parts.push(part);
+            if left.peek().is_none_or(|next| !fits(&parts, &next.part)) {
+                let count = parts.len();
+                let result = self.publish_parts(io, session, std::mem::take(&mut parts), None).await.map(drop);
+                results.extend(std::iter::repeat_n(result, count));
+            }
+        }
+        results
+    }
+
+    /// Has the shard publish parts, by a call of this session. What was written to a part is published in the session
+    /// that has written it: when that has ended, the part may be collected.
+    pub(super) async fn publish_parts(
+        &self,
+        io: &Objects<S>,
+        session: SessionId,
+        parts: Vec<PublishedPart>,
+        appends_to: Option<u64>,
+    ) -> Result<Attributes> {
+        let (inode, group) = (self.inode, self.group);
+        let request = ShardRequest::Publish { inode, group, parts, appends_to };
+        let told = io.calls.report(session, SlotFor::Caller, &self.who, inode, request).await;
+        told.map(|(attributes, _)| attributes)
+    }
+}
+
+/// Whether one more part fits into a call with these.
+fn fits(parts: &[PublishedPart], next: &PublishedPart) -> bool {
+    let patterns: usize = parts.iter().chain([next]).map(|part| part.patterns.len()).sum();
+    parts.len() < SPLIT_PUBLISHED_MAX && patterns <= SPLIT_PATTERNS_MAX
+}
