@@ -13,6 +13,7 @@
  *     transfer.c     blocking reads and writes
  *     request.c      nonblocking reads and writes
  *     control.c      size, sync, atomic mode, locks
+ *     publish.c      publishes what ranks have written to split files
  *     error.c        errno to MPI error class
  *
  * Not here: ROMIO itself, which scripts/mpi-driver.sh fetches and builds, and its glue to libmpich and Open MPI
@@ -47,6 +48,7 @@ struct ad_weft_file {
     int is_split;    /* each rank has a part */
     int is_deferred; /* and publishes what it writes there when it synchronizes or closes */
     int has_written; /* since the last collective read of such a file */
+    MPI_Comm node;   /* the ranks of this machine, or MPI_COMM_NULL before they have published together */
 };
 
 static inline struct ad_weft_file *ad_weft_file(ADIO_File fd)
@@ -232,11 +234,17 @@ void ad_weft_flush(ADIO_File fd, int *error_code);
 void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code);
 int ad_weft_set_lock(ADIO_File fd, int command, int type, ADIO_Offset offset, int whence, ADIO_Offset length);
 
+/* Returns the file size in bytes, or -errno. */
+ADIO_Offset ad_weft_size(ADIO_File fd);
+
+/* ---- publish.c ---- */
+
 /* Publishes what this rank has written to a split file, and has it see what others have published, where that does not
  * happen with each access. Returns 0 or -errno. */
 int ad_weft_publish(ADIO_File fd);
 
-/* Returns the file size in bytes, or -errno. */
-ADIO_Offset ad_weft_size(ADIO_File fd);
+/* The same for all ranks of the file, each of which has to call it: one message from each machine. What others publish
+ * by this call is seen by all of them only after they have waited for each other. */
+int ad_weft_publish_together(ADIO_File fd);
 
 #endif

@@ -12,11 +12,6 @@ int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int c
 /* Size of a write of zeros. */
 #define ZEROS_BYTES ((size_t)4 << 20)
 
-int ad_weft_publish(ADIO_File fd)
-{
-    return ad_weft_file(fd)->is_deferred ? weft_flush(ad_weft_file(fd)->file) : 0;
-}
-
 ADIO_Offset ad_weft_size(ADIO_File fd)
 {
     struct statx attributes;
@@ -79,7 +74,9 @@ void ad_weft_fcntl(ADIO_File fd, int flag, ADIO_Fcntl_t *argument, int *error_co
 void ad_weft_flush(ADIO_File fd, int *error_code)
 {
     int is_due = fd->is_open && (fd->dirty_write || ad_weft_file(fd)->is_deferred);
-    int error = is_due ? weft_fsync(ad_weft_file(fd)->file) : 0;
+    int error = ad_weft_publish_together(fd);
+    int synced = is_due ? weft_fsync(ad_weft_file(fd)->file) : 0;
+    error = error < 0 ? error : synced;
     int agreed = ad_weft_agree(fd, error);
     *error_code = MPI_SUCCESS;
     if (error == 0)
@@ -97,7 +94,7 @@ void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
         char text[AD_WEFT_TEXT];
     } result = {0, ""};
     int rank, root = fd->hints->ranklist[0];
-    int error = ad_weft_publish(fd), agreed = 0;
+    int error = ad_weft_publish_together(fd), agreed = 0;
     MPI_Comm_rank(fd->comm, &rank);
     if (ad_weft_file(fd)->is_deferred && (agreed = ad_weft_agree(fd, error)) < 0) {
         *error_code = ad_weft_agreed_error("ad_weft_resize", fd->filename, error, agreed);

@@ -91,6 +91,7 @@ static void keep(ADIO_File fd, struct ad_weft_connection *connection, weft_file_
     struct ad_weft_file *open = ADIOI_Calloc(1, sizeof *open);
     open->connection = connection;
     open->file = file;
+    open->node = MPI_COMM_NULL;
     fd->fs_ptr = open;
 }
 
@@ -290,13 +291,17 @@ void ad_weft_close(ADIO_File fd, int *error_code)
     if (open == NULL)
         return;
     int is_last = !open->is_deferred; /* whether the close itself is what can fail */
-    int error = is_last ? weft_close(open->file) : ad_weft_publish(fd);
+    int error = is_last                  ? weft_close(open->file)
+                : is_open_everywhere(fd) ? ad_weft_publish_together(fd)
+                                         : ad_weft_publish(fd);
     int agreed = is_open_everywhere(fd) ? ad_weft_agree(fd, error) : error;
     int closed = is_last ? 0 : weft_close(open->file);
     if (agreed < 0)
         *error_code = ad_weft_agreed_error("ad_weft_close", fd->filename, error, agreed);
     else if (closed < 0)
         *error_code = ad_weft_error("ad_weft_close", fd->filename, closed, NULL);
+    if (open->node != MPI_COMM_NULL)
+        MPI_Comm_free(&open->node);
     ADIOI_Free(open);
     fd->fs_ptr = NULL;
 }

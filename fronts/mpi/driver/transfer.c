@@ -177,10 +177,13 @@ static int share_writes(ADIO_File fd)
     struct ad_weft_file *open = ad_weft_file(fd);
     if (fd->access_mode & ADIO_RDONLY || !open->is_deferred)
         return 0;
-    int own[] = {open->has_written ? ad_weft_publish(fd) : 0, -open->has_written}, all[2];
-    MPI_Allreduce(own, all, 2, MPI_INT, MPI_MIN, fd->comm);
+    int has_written;
+    MPI_Allreduce(&open->has_written, &has_written, 1, MPI_INT, MPI_MAX, fd->comm);
     open->has_written = 0;
-    return all[0] == 0 && all[1] < 0 ? ad_weft_publish(fd) : all[0];
+    if (!has_written)
+        return 0;
+    int agreed = ad_weft_agree(fd, ad_weft_publish_together(fd));
+    return agreed < 0 ? agreed : ad_weft_publish(fd);
 }
 
 static void read_shared(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,

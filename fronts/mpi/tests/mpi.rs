@@ -207,6 +207,24 @@ fn one_process_opens_for_all() {
     assert!(six < two + 40, "{two} {six}");
 }
 
+/// Of a split file the processes of a machine publish what they have written by one call.
+#[test]
+fn processes_of_a_machine_publish_together() {
+    let Some(ground) = Ground::new("together") else { return };
+    ground.up.weft(&["layout", "--split", &format!("{NAME}:/")]);
+    let suite = suite();
+    let count = |processes| {
+        let before = ground.calls();
+        expect(&mut ground.mpiexec(processes, &suite, &["weft:/", "synced"]), "synced holds");
+        ground.calls() - before
+    };
+    let (two, six) = (count(2), count(6));
+    // Each process that published by itself would cost a call a round, 80 in 20 rounds. What they cost is their
+    // connection, and what they ask of others' records twice.
+    eprintln!("calls of metadata for 20 synchronizations: {two} by two processes, {six} by six");
+    assert!(six < two + 60, "{two} {six}");
+}
+
 /// Of a split file no byte goes through a socket, and neither messages nor what the shards keep depend on how many
 /// records a process writes. `bench/mpi_scale.py` has more processes, on nodes that are further away from each other.
 #[test]

@@ -95,10 +95,28 @@ static void reopened(const char *place)
     }
 }
 
+/* Record after record, each synchronized, for the test that counts what split files cost. */
+static void synced(const char *place)
+{
+    MPI_File file = made(place, "synced");
+    for (int round = 1; round <= 20; round++) {
+        int value = round * 100 + rank, seen = 0, other = (rank + 1) % processes;
+        MPI_Offset start = round * (MPI_Offset)processes;
+        OK(MPI_File_write_at(file, (start + rank) * sizeof(int), &value, 1, MPI_INT, MPI_STATUS_IGNORE));
+        OK(MPI_File_sync(file));
+        if (round % 10 == 0) {
+            OK(MPI_File_read_at(file, (start + other) * sizeof(int), &seen, 1, MPI_INT, MPI_STATUS_IGNORE));
+            CHECK(seen == round * 100 + other);
+        }
+    }
+    OK(MPI_File_close(&file));
+}
+
 const struct test lock_tests[] = {
     {"atomic", atomic},
     {"shared", shared},
     {"passed-on", passed_on},
     {"reopened", reopened},
+    {"synced", synced},
     {NULL, NULL},
 };
