@@ -48,6 +48,7 @@ struct ad_weft_file {
     int is_split;    /* each rank has a part */
     int is_deferred; /* and publishes what it writes there when it synchronizes or closes */
     int has_written; /* since the last collective read of such a file */
+    int failed;      /* -errno of a collective write of a split file, which the other ranks are not told of yet */
     MPI_Comm node;   /* the ranks of this machine, or MPI_COMM_NULL before they have published together */
 };
 
@@ -76,6 +77,13 @@ int ad_weft_connect_error(const char *where, const char *name, int error, const 
 
 /* Agrees on the result of a collective call, 0 or -errno: returns the least of all ranks'. Waits for all ranks. */
 int ad_weft_agree(ADIO_File fd, int error);
+
+/* Takes note of the result of a collective write of a split file, a count or -errno. If it has failed, the next
+ * collective call that waits for all ranks fails at all of them. */
+void ad_weft_note_failed(ADIO_File fd, ssize_t result);
+
+/* Returns `error`, or if that is 0, what was noted, which is forgotten then. */
+int ad_weft_with_failed(ADIO_File fd, int error);
 
 /* Returns the MPI error code for an agreed error; `own` is this rank's result. */
 int ad_weft_agreed_error(const char *where, const char *name, int own, int agreed);

@@ -76,7 +76,7 @@ void ad_weft_flush(ADIO_File fd, int *error_code)
     int is_due = fd->is_open && (fd->dirty_write || ad_weft_file(fd)->is_deferred);
     int error = ad_weft_publish_together(fd);
     int synced = is_due ? weft_fsync(ad_weft_file(fd)->file) : 0;
-    error = error < 0 ? error : synced;
+    error = ad_weft_with_failed(fd, error < 0 ? error : synced);
     int agreed = ad_weft_agree(fd, error);
     *error_code = MPI_SUCCESS;
     if (error == 0)
@@ -94,9 +94,9 @@ void ad_weft_resize(ADIO_File fd, ADIO_Offset size, int *error_code)
         char text[AD_WEFT_TEXT];
     } result = {0, ""};
     int rank, root = fd->hints->ranklist[0];
-    int error = ad_weft_publish_together(fd), agreed = 0;
+    int error = ad_weft_with_failed(fd, ad_weft_publish_together(fd)), agreed = 0;
     MPI_Comm_rank(fd->comm, &rank);
-    if (ad_weft_file(fd)->is_deferred && (agreed = ad_weft_agree(fd, error)) < 0) {
+    if (ad_weft_file(fd)->is_split && (agreed = ad_weft_agree(fd, error)) < 0) {
         *error_code = ad_weft_agreed_error("ad_weft_resize", fd->filename, error, agreed);
         return;
     }

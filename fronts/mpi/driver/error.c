@@ -5,7 +5,7 @@
  *
  * Collective calls that wait for all ranks anyway (open, sync, close, set_size, reads of split files) fail at every rank
  * if they fail at one, so that all ranks make the same calls afterwards. A collective write of a split file does not
- * wait: its error is the rank's own, and what it could not publish is agreed on by the next sync or close. */
+ * wait: its error is the rank's own, and the next of these calls fails at all ranks (docs/decisions/0028). */
 #include "ad_weft.h"
 #include <errno.h>
 #include <stdio.h>
@@ -44,6 +44,23 @@ int ad_weft_error(const char *where, const char *name, int error, const char *te
 int ad_weft_connect_error(const char *where, const char *name, int error, const char *text)
 {
     return -error == EACCES ? ADIOI_Err_create_code(where, name, EACCES) : io_error(where, error, text);
+}
+
+void ad_weft_note_failed(ADIO_File fd, ssize_t result)
+{
+    int processes;
+    MPI_Comm_size(fd->comm, &processes);
+    if (result >= 0 || processes == 1)
+        return;
+    ad_weft_file(fd)->failed = (int)result;
+    ad_weft_file(fd)->has_written = 1;
+}
+
+int ad_weft_with_failed(ADIO_File fd, int error)
+{
+    int failed = ad_weft_file(fd)->failed;
+    ad_weft_file(fd)->failed = 0;
+    return error < 0 ? error : failed;
 }
 
 int ad_weft_agree(ADIO_File fd, int error)

@@ -294,6 +294,7 @@ void ad_weft_close(ADIO_File fd, int *error_code)
     int error = is_last                  ? weft_close(open->file)
                 : is_open_everywhere(fd) ? ad_weft_publish_together(fd)
                                          : ad_weft_publish(fd);
+    error = ad_weft_with_failed(fd, error);
     int agreed = is_open_everywhere(fd) ? ad_weft_agree(fd, error) : error;
     int closed = is_last ? 0 : weft_close(open->file);
     if (agreed < 0)

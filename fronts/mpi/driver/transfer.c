@@ -123,7 +123,8 @@ static ssize_t transfer_locked(ADIO_File fd, int is_write, struct ad_weft_access
     return moved >= 0 && error < 0 ? error : moved;
 }
 
-static void strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+/* Returns the number of bytes or -errno, which is in `error_code` too. */
+static ssize_t strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                     ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
     const char *where = is_write ? "ad_weft_write_strided" : "ad_weft_read_strided";
@@ -139,12 +140,13 @@ static void strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_
     fd->fp_sys_posn = -1;
     if (moved < 0) {
         *error_code = ad_weft_error(where, fd->filename, (int)moved, NULL);
-        return;
+        return moved;
     }
     if (is_write && moved > 0)
         ad_weft_wrote(fd);
     MPIR_Status_set_bytes(status, datatype, moved);
     *error_code = MPI_SUCCESS;
+    return moved;
 }
 
 void ad_weft_read_contig(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
@@ -162,7 +164,7 @@ void ad_weft_write_contig(ADIO_File fd, const void *buf, int count, MPI_Datatype
 void ad_weft_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                           ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
-    strided(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    (void)strided(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }
 
 void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
@@ -182,7 +184,7 @@ static int share_writes(ADIO_File fd)
     open->has_written = 0;
     if (!has_written)
         return 0;
-    int agreed = ad_weft_agree(fd, ad_weft_publish_together(fd));
+    int agreed = ad_weft_agree(fd, ad_weft_with_failed(fd, ad_weft_publish_together(fd)));
     return agreed < 0 ? agreed : ad_weft_publish(fd);
 }
 
@@ -209,7 +211,7 @@ void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Da
                                 ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
     if (ad_weft_file(fd)->is_split)
-        strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
+        ad_weft_note_failed(fd, strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code));
     else
         ADIOI_GEN_WriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }

@@ -121,6 +121,17 @@ static void one_full(MPI_File file)
         class = written(file, more + (MPI_Offset)index * MIB, bytes, 1 + rank);
     CHECK(rank != 1 || class == MPI_ERR_NO_SPACE);
     MPI_Barrier(MPI_COMM_WORLD);
+    /* A collective write fails at its process, and the next call that waits for all at all of them, once. */
+    for (int waits = 0; waits < 2; waits++) {
+        MPI_Offset next = more + (MPI_Offset)index * MIB;
+        int count = rank == 1 ? MIB : 0, expected = rank == 1 ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
+        CHECK(class_of(MPI_File_write_at_all(file, next, bytes, count, MPI_BYTE, MPI_STATUS_IGNORE)) == expected);
+        if (waits == 0)
+            CHECK(class_of(MPI_File_sync(file)) == MPI_ERR_NO_SPACE);
+        else
+            CHECK(class_of(MPI_File_read_at_all(file, own, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE)) == MPI_ERR_NO_SPACE);
+        CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    }
     CHECK(written(file, own, bytes, 11 + rank) == MPI_SUCCESS);
     CHECK(agreed(class_of(MPI_File_sync(file))) == MPI_SUCCESS);
     for (int other = 0; other < processes; other++)
