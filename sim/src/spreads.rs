@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    /// Messages in each round trip of the last of some `stat`s of a directory with parts. `answer`: what a shard answers
-    /// instead of the attributes.
+    /// Messages in each round trip of the last of some `stat`s of a directory with parts. `answer`: what a shard
+    /// answers instead of the attributes.
     fn rounds(
         nodes: u16,
         (stats, grants): (u32, Grants),

@@ -131,7 +131,7 @@ fn appends_of_members_to_a_striped_file_do_not_mix(stored: Stored) {
     let directory = exporter.make_directory(&me(), ROOT, &name("striped"), 0o755).unwrap().attributes.inode;
     exporter.set_directory_plan(&me(), directory, StripePlan::new(4, 64 << 10).unwrap().into()).unwrap();
     let appending = OpenOptions { append: true, ..BOTH };
-    let create = Some(CreateFile { mode: 0o644, exclusive: true });
+    let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
     let (file, _) = exporter.open_at(&me(), directory, &name("log"), appending, create).unwrap();
     let passed = passed(&file);
     let record = |writer: u32, round: u32| {

@@ -143,7 +143,8 @@ impl Report {
         if self.without_xattrs > 0 {
             let copies = self.without_xattrs;
             output::warn(&Failure::new(format!(
-                "{verb}: the target's file system supports no extended attributes: {copies} copies lack those of their sources"
+                "{verb}: the target's file system supports no extended attributes: {copies} copies lack those of their \
+                 sources"
             )));
         }
     }

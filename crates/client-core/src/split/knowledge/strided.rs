@@ -3,8 +3,8 @@
 //! Strided extents have bytes all over a file, and are as many as the file has writers. A client that reads where it
 //! has written itself asks for those in its own pattern. Others ask for those of the whole file.
 //!
-//! What the client has published itself it knows, but not what the shard makes of it: runs of its part may have become a
-//! strided extent. So what is known as of its own publication holds for ranges whose runs were known before it. The
+//! What the client has published itself it knows, but not what the shard makes of it: runs of its part may have become
+//! a strided extent. So what is known as of its own publication holds for ranges whose runs were known before it. The
 //! next answer has runs that were not, so it is the end of that.
 
 use std::ops::Range;

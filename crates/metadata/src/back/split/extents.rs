@@ -3,8 +3,8 @@
 //! Runs are those of the whole file: no two of them overlap, whichever parts have them, so a publication cuts what it
 //! overlaps. They are ordered by where they end: those that a range overlaps or touches are one scan from the range's
 //! start. Strided extents are ordered by size class, stride, run length and end, so that of many with one stride those
-//! with bytes in a pattern are found. They are not cut: their epochs tell which of two has a byte, also against runs. So
-//! those that cover each other may stay for a while.
+//! with bytes in a pattern are found. They are not cut: their epochs tell which of two has a byte, also against runs.
+//! So those that cover each other may stay for a while.
 //!
 //! Invariant: no two runs of a file overlap.
 //! Not here: which extents may be joined (`history.rs`), how many there may be (`split.rs`).
@@ -82,9 +82,9 @@ pub fn scan_runs<K: KeyValue>(store: &K, inode: InodeNumber, from: u64, mut visi
     });
 }
 
-/// Visits the strided extents from a key on that meet a pattern, in the order of their keys, and some that do not. Costs
-/// a search for each size class, stride and run length that there is, and of those that are alike, two for each group
-/// of ends that are closer than the stride. The others are not looked at.
+/// Visits the strided extents from a key on that meet a pattern, in the order of their keys, and some that do not.
+/// Costs a search for each size class, stride and run length that there is, and of those that are alike, two for each
+/// group of ends that are closer than the stride. The others are not looked at.
 pub fn scan_strided<K: KeyValue>(
     store: &K,
     inode: InodeNumber,
