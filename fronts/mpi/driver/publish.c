@@ -26,15 +26,23 @@ static MPI_Comm node_of(ADIO_File fd)
     return open->node;
 }
 
-/* Takes what this rank has to publish. Returns the number of bytes, 0 if there is nothing, or -errno. */
+/* Takes what this rank has to publish, which grows while another thread writes. Returns the number of bytes, 0 if there
+ * is nothing, or -errno. */
 static int hand_out(weft_file_t file, void **bytes)
 {
-    ssize_t length = weft_hand_out(file, NULL, 0);
+    ssize_t room, length;
     *bytes = NULL;
-    if (length <= 0)
-        return (int)length;
-    *bytes = ADIOI_Malloc((size_t)length);
-    return (int)weft_hand_out(file, *bytes, (size_t)length);
+    do {
+        if (*bytes != NULL)
+            ADIOI_Free(*bytes);
+        *bytes = NULL;
+        room = weft_hand_out(file, NULL, 0);
+        if (room <= 0)
+            return (int)room;
+        *bytes = ADIOI_Malloc((size_t)room);
+        length = weft_hand_out(file, *bytes, (size_t)room);
+    } while (length == -ERANGE);
+    return (int)length;
 }
 
 /* Publishes what `ranks` ranks have handed out, and replaces the length of each one's by its result. */
