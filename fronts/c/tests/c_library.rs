@@ -152,7 +152,8 @@ fn cmake_finds_both_libraries() {
     std::fs::write(project.join("CMakeLists.txt"), lists).unwrap();
     let build = project.join("build");
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", library().display());
-    run(Command::new("cmake").arg("-S").arg(&project).arg("-B").arg(&build).arg(prefix));
+    // Afresh: what is there may be of a checkout that was moved.
+    run(Command::new("cmake").arg("--fresh").arg("-S").arg(&project).arg("-B").arg(&build).arg(prefix));
     run(Command::new("cmake").arg("--build").arg(&build));
     for program in ["shared", "static"] {
         let told = run(&mut Command::new(build.join(program)));
