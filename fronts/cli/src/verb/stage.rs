@@ -28,10 +28,12 @@ run again: files that are there with the same size and time are passed over,
 and a large file goes on where it was left.
 
 Each file is written as .NAME.weft-part, and gets its name when it is whole.
-Permissions (without set-user-id), modification times and extended attributes of
-users (`user.*`) are kept; the owner is you. Symbolic links are copied as such. Sparse, striped and split files arrive
-whole. --verify reads each copy again from where it is stored, and compares it
-with its source: each byte is read twice more.
+Permissions (without set-user-id), modification times and extended attributes
+of users (`user.*`) are kept; the owner is you. Symbolic links are copied as
+such.
+Sparse, striped and split files arrive whole. --verify reads each copy again
+from where it is stored, and compares it with its source: each byte is read
+twice more.
 
 Hosts of the file system's nodes that see the same directory copy too, each
 what its nodes hold; they are reached as by `weft up`, which has to have run
@@ -40,7 +42,7 @@ here, and for the owner only. --here leaves them out.
 --json prints an object: files and bytes (copied), kept_files and kept_bytes
 (there already), verified_files, without_xattrs (files and directories whose
 target supports no extended attributes), seconds, failures (an array of texts),
-hosts (an array of {host, files, bytes}: what others than this one have copied).
+hosts (an array of {host, files, bytes}: what others than this have copied).
 ";
 
 const IN_EXAMPLES: &str = "
