@@ -24,7 +24,7 @@ use crate::kernel::{Call, CallResult, Value};
 pub use gone::Gone;
 use listings::Listings;
 pub use posix::{Id, Kind, ROOT, State};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A call and what became of it.
 #[derive(Clone, Debug)]
@@ -78,7 +78,8 @@ pub struct Fate {
 /// All that is known of what programs were told.
 pub struct History {
     states: Vec<State>,
-    /// There were more states than go on, since the start: the true one need not be among those that do.
+    /// There were more states than go on, or more orders than were tried, since the start: the true state need not be
+    /// among those that go on.
     is_cut: bool,
     listings: Listings,
     /// Rounds of which several orders were possible.
@@ -88,8 +89,8 @@ pub struct History {
 /// States that go on at most.
 const STATES_MAX: usize = 256;
 
-/// Moments of one round that are remembered at most, so that none is tried twice.
-const MET_MAX: usize = 100_000;
+/// Moments of one round from which orders are tried at most. Each is remembered, so that none is tried twice.
+const MOMENTS_MAX: usize = 5_000;
 
 /// States that calls may have led to, each once: the first [`STATES_MAX`] of them.
 #[derive(Default)]
@@ -137,7 +138,7 @@ impl History {
     }
 
     /// All calls of a round have returned. `Ok(false)` if no order explains what they returned, but more states were
-    /// possible before than are kept: nothing can be said from there on.
+    /// possible before than are kept, or not all orders were tried: nothing can be said from there on.
     pub fn check_round(&mut self, round: &[Recorded]) -> Result<bool, String> {
         for state in &mut self.states {
             let twice = round.iter().filter(|recorded| recorded.fate.loses_session && !recorded.fate.is_unknown);
@@ -149,9 +150,9 @@ impl History {
             let mut left: Vec<Step<'_>> = made.map(|recorded| Step { recorded, taken: 0 }).collect();
             orders.explain(state, &mut left);
         }
-        let Orders { after, mut reasons, .. } = orders;
-        let is_cut = self.is_cut;
-        self.is_cut |= after.is_cut;
+        let Orders { after, mut reasons, moments, .. } = orders;
+        let is_cut = self.is_cut || moments == MOMENTS_MAX;
+        self.is_cut = is_cut || after.is_cut;
         let after = after.states;
         if after.is_empty() && is_cut {
             return Ok(false);
@@ -291,27 +292,26 @@ struct Orders<'a> {
     /// Why others are none.
     reasons: Vec<String>,
     /// States on the way, by what was left to do: from there on all is the same, however it came to that.
-    met: BTreeMap<Vec<(u64, u64)>, Vec<State>>,
-    met_count: usize,
+    met: BTreeMap<Vec<(u64, u64)>, HashSet<State>>,
+    /// States in `met`.
+    moments: usize,
 }
 
 impl<'a> Orders<'a> {
     fn of(round: &'a [Recorded]) -> Self {
-        Self { round, after: States::default(), reasons: Vec::new(), met: BTreeMap::new(), met_count: 0 }
+        Self { round, after: States::default(), reasons: Vec::new(), met: BTreeMap::new(), moments: 0 }
     }
 
-    /// Whether this was met before.
-    fn has_met(&mut self, state: &State, left: &[Step<'_>]) -> bool {
+    /// Whether there is nothing more to try from here: this was met before, or enough was tried.
+    fn is_done(&mut self, state: &State, left: &[Step<'_>]) -> bool {
         let mut left: Vec<(u64, u64)> = left.iter().map(|step| (step.recorded.id, step.taken)).collect();
         left.sort_unstable();
         let states = self.met.entry(left).or_default();
-        if states.contains(state) {
+        if self.moments == MOMENTS_MAX || states.contains(state) {
             return true;
         }
-        if self.met_count < MET_MAX {
-            self.met_count += 1;
-            states.push(state.clone());
-        }
+        self.moments += 1;
+        states.insert(state.clone());
         false
     }
 
@@ -321,7 +321,7 @@ impl<'a> Orders<'a> {
             self.after.add(state);
             return;
         }
-        if self.has_met(state, left) {
+        if self.is_done(state, left) {
             return;
         }
         for index in 0..left.len() {

@@ -37,7 +37,7 @@ use state::Mount;
 pub struct CallId(pub u64);
 
 /// A program's name for a descriptor or a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Handle(pub u64);
 
 /// What was agreed in INIT, and limits of the kernel.

@@ -8,7 +8,7 @@
 //! Looser than the truth: each byte, and the size, is lost or not by itself.
 
 /// What was done to a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Deed {
     Write {
         offset: u64,
@@ -35,7 +35,7 @@ enum Deed {
 }
 
 /// Whether it may be missing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Fate {
     /// Nothing takes it away.
     Kept,
@@ -61,7 +61,7 @@ impl Fate {
 /// Whose a change is that no client flushes any more.
 const NOBODY: usize = usize::MAX;
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Change {
     /// Whose flush keeps it.
     client: usize,
@@ -89,7 +89,7 @@ impl Possible {
 }
 
 /// See the module.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Content {
     kept: Vec<u8>,
     log: Vec<Change>,

@@ -8,7 +8,7 @@ use crate::kernel::{Call, CallResult, Handle, Value};
 use std::collections::BTreeMap;
 
 /// How much of an inode is gone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Gone {
     #[default]
     Nothing,

@@ -9,7 +9,7 @@ use crate::kernel::{Call, CallResult, Handle, Value};
 use crate::system_calls::NATIVE;
 
 /// A call that may be, or have been, carried out though nobody was told so.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Maybe {
     id: Id,
     client: usize,

@@ -1,7 +1,7 @@
 //! What is known of the modification time of a file.
 
 /// What is known of a modification time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mtime {
     Is(u64),
     /// The file was modified since this was seen.

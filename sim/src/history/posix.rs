@@ -25,7 +25,7 @@ type Place<'a> = (Id, &'a str);
 
 pub use crate::kernel::requests::Kind;
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Inode {
     kind: Kind,
     pub links: u32,
@@ -44,7 +44,7 @@ pub(super) struct Inode {
     pub gone: Gone,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Open {
     pub client: usize,
     pub inode: Id,
@@ -58,7 +58,7 @@ pub(super) struct Open {
 }
 
 /// A mapping, which keeps its file open.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Mapped {
     pub client: usize,
     pub inode: Id,
@@ -68,7 +68,7 @@ pub(super) struct Mapped {
 }
 
 /// See the module.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct State {
     pub(super) inodes: BTreeMap<Id, Inode>,
     pub(super) open: BTreeMap<Handle, Open>,

@@ -23,7 +23,7 @@ use super::{CallId, Handle};
 pub type Path = Vec<String>;
 
 /// A system call.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Call {
     Stat {
         path: Path,

@@ -35,7 +35,7 @@ impl Errno {
     pub const ESTALE: Self = Self(116);
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Kind {
     Regular,
     Directory,
@@ -102,7 +102,7 @@ pub const fn entry_plus_bytes(name: usize) -> usize {
     (152 + name).next_multiple_of(8)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Access {
     #[default]
     Read,
@@ -121,7 +121,7 @@ impl Access {
 }
 
 /// Flags of open(2), and of the requests that carry them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct OpenFlags {
     pub access: Access,
     pub create: bool,
@@ -132,7 +132,7 @@ pub struct OpenFlags {
 }
 
 /// Modes of renameat2(2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum RenameMode {
     Replace,
     NoReplace,
