@@ -166,9 +166,9 @@ impl<S: Shell> Member<S> {
         }
     }
 
-    /// What another member of the group is to publish for this one ([`Member::publish_for`]): what was written to a
-    /// split file since the last publication. `None`: nothing. What has become of it is to be told by
-    /// [`Member::published_by_other`]; [`Member::flush`] and all that needs it published do that by themselves.
+    /// Returns what this member has written to a split file since its last publication, for another member of the group
+    /// to publish ([`Member::publish_for`]). `None`: nothing. Once it is published, call
+    /// [`Member::published_by_other`]; until then [`Member::flush`], and whatever else needs it, publishes it.
     pub async fn hand_out(&self, files: &Files<S>) -> Result<Option<Publication>> {
         match self.by_group(async |group| group.hand_out(&files.objects).await).await {
             Some(result) => result,

@@ -30,7 +30,7 @@ pub struct Tuning {
     pub first_bytes: u64,
     /// The prefetch of a sequential reader when too many connections are in use to keep one for the handle.
     pub alone_bytes: usize,
-    /// A reader that expects to read on in a pattern is told of all strided extents of a file if it has no more.
+    /// A reader that asks for a pattern is told of all strided extents of the file if there are no more than this.
     pub few_strided: u32,
     /// How many closed inodes are kept.
     pub idle: IdleLimits,

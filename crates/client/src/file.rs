@@ -235,7 +235,7 @@ impl File {
     }
 
     /// What this handle, which was imported, has written to a split file and not published, as bytes that
-    /// [`File::publish_for`] takes; none: nothing. Who has it published tells this handle so
+    /// [`File::publish_for`] takes; empty if there is nothing. Once it is published, tell this handle
     /// ([`File::published_by_other`]). Until then it counts as unpublished, and `flush`, `sync` and reads publish it.
     pub fn hand_out(&self) -> Result<Vec<u8>> {
         let Opened::OfGroup(member) = &self.0.opened else { return Ok(Vec::new()) };
@@ -243,8 +243,8 @@ impl File {
         Ok(handed_out.map_or_else(Vec::new, |publication| publication.to_bytes()))
     }
 
-    /// Publishes what handles of the same export have handed out, one behind the other, with one message for as much as
-    /// that may have. Returns for each whether it was published.
+    /// Publishes what handles of the same export have handed out, concatenated, in as few messages as it fits into.
+    /// Returns the result for each of them.
     ///
     /// # Errors
     /// [`Error::Malformed`]: these are no such bytes of this version.

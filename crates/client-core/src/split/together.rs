@@ -86,8 +86,8 @@ impl<S: Shell> SplitFile<S> {
         results
     }
 
-    /// Has the shard publish parts, by a call of this session. What was written to a part is published in the session
-    /// that has written it: when that has ended, the part may be collected.
+    /// Publishes parts at the shard. `session` must be alive: for a handle's own part, the one that wrote it, since the
+    /// shard may collect the part once that session has ended.
     pub(super) async fn publish_parts(
         &self,
         io: &Objects<S>,

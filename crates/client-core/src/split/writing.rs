@@ -276,8 +276,7 @@ impl<S: Shell> SplitFile<S> {
         }
     }
 
-    /// What is told of a publication that has failed. If nothing of the group is open any more, what was not published
-    /// is lost.
+    /// Returns the error to report for a failed publication. If the group has ended, what was not published is lost.
     pub(super) fn publication_failed(&self, io: &Objects<S>, state: &mut State<S>, error: Error) -> Error {
         state.notice_session(io);
         if error != Error::BadHandle || self.group.is_none() {

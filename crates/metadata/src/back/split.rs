@@ -114,7 +114,7 @@ impl Inode {
     }
 }
 
-/// Whether one call may publish so much. Each part is told of once.
+/// Checks the limits of one publication, and that it names each part once.
 fn check_counts(parts: &[PublishedPart]) -> Result<()> {
     let patterns: usize = parts.iter().map(|part| part.patterns.len()).sum();
     let objects: BTreeSet<_> = parts.iter().map(|part| part.object).collect();

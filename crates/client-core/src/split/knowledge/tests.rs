@@ -41,8 +41,8 @@ fn a_cut_is_the_end_of_what_was_known() {
 /// Bytes of the files of these tests.
 const BYTES: u64 = 60;
 
-/// A file as its shard has it: runs byte by byte, of which part and published at which epoch, and strided extents. What
-/// a newer extent of either kind covers is deleted.
+/// A file as its shard stores it: for each byte of a run, its part and epoch; and strided extents. Newer extents of
+/// either kind delete those that they cover.
 struct Model {
     runs: Vec<Option<(u64, u64)>>,
     strided: Vec<(Pattern, u64, u64)>,
@@ -264,7 +264,7 @@ fn what_a_publication_makes_of_runs_that_are_not_known_is_asked_for() {
     assert_eq!(knowledge.index().pieces(0, 10, None)[0].part, Some(own));
 }
 
-/// A reader of its own bytes is told of its own pattern, and of others once it asks for others.
+/// A client that reads its own bytes asks for its own pattern only, and for other patterns when it needs them.
 #[test]
 fn a_reader_of_its_own_pattern_asks_for_that() {
     let own = |rank: u64| Pattern::new(rank * 10, 10, 1000, 50).expect("a pattern");

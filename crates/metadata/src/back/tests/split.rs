@@ -204,7 +204,7 @@ fn a_reader_of_strides_is_told_of_its_own_pattern() {
             wanted.strided.within = within;
             assert_eq!(file.back.extents_within(file.inode, &wanted).parts.len(), 1);
         }
-        // If these are few, a reader is told of all.
+        // Up to `few` strided extents, the answer has all of them.
         wanted.strided.few = u32::MAX;
         assert!(!file.back.extents_within(file.inode, &wanted).strided_whole, "no answer takes as many");
     }
