@@ -53,14 +53,14 @@ impl<S: Shell> OpenedName<S> {
 impl<S: Shell> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         for doubtful in self.files.calls().session.opens.end(self.number) {
-            self.files.certain_of(&doubtful);
+            self.files.certain_of(doubtful);
         }
     }
 }
 
 impl<S: Shell> Files<S> {
     /// No reply that opens the file is on its way any more of those that may have been.
-    fn certain_of(&self, doubtful: &Doubtful) {
+    fn certain_of(&self, doubtful: Doubtful) {
         let open = {
             let mut table = lock(&self.open);
             if table.get(doubtful.inode).is_some_and(|open| open.is_nameless()) {
@@ -68,13 +68,23 @@ impl<S: Shell> Files<S> {
             }
             table.get(doubtful.inode).cloned()
         };
-        match open {
-            // Replies to two opens passed each other, or a lease of before is kept; as long as the file counts as open,
-            // the shard asks the storage server what was written.
-            Some(open) if doubtful.is_unawaited || open.is_open() || open.is_dirty_now() => {
-                open.note_grant(doubtful.stamp);
+        let calls = self.calls();
+        let Some(open) = open else {
+            return calls.give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once);
+        };
+        // Replies to two opens passed each other, or a lease of before is kept.
+        if doubtful.is_unawaited || open.is_open() {
+            return open.note_grant(doubtful.stamp);
+        }
+        match open.is_dirty_now() {
+            // As long as the file counts as open, the shard asks the storage server what was written.
+            Some(true) => open.note_grant(doubtful.stamp),
+            Some(false) => calls.give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once),
+            // Whoever uses the state, perhaps a recall that writes back, may leave it dirty.
+            None => {
+                calls.session.opens.decide_later(doubtful);
+                calls.shell.release_soon();
             }
-            _ => self.calls().give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once),
         }
     }
 
@@ -82,7 +92,7 @@ impl<S: Shell> Files<S> {
     pub async fn release_surplus(&self) {
         self.calls().settle_given_up().await;
         for doubtful in self.calls().session.opens.certain() {
-            self.certain_of(&doubtful);
+            self.certain_of(doubtful);
         }
         self.calls().release_surplus().await;
     }

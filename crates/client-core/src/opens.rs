@@ -106,6 +106,12 @@ impl Opens {
         state.doubtful.push(Doubtful { before, inode, stamp, at_once: false, is_unawaited: true });
     }
 
+    /// What is to become of a file that is doubtful no more cannot be said yet: it is asked again when the next open
+    /// ends, or by [`Opens::certain`].
+    pub fn decide_later(&self, doubtful: Doubtful) {
+        lock(&self.0).doubtful.push(doubtful);
+    }
+
     /// Files that are doubtful no more, of those that were made so when no open was in flight.
     pub fn certain(&self) -> Vec<Doubtful> {
         lock(&self.0).take_certain()

@@ -15,9 +15,9 @@ impl<S: Shell> OpenInode<S> {
         self.state.lock().await.known.is_dirty()
     }
 
-    /// The same without waiting; `false` while somebody uses the state.
-    pub(crate) fn is_dirty_now(&self) -> bool {
-        self.state.try_lock().is_some_and(|state| state.known.is_dirty())
+    /// The same without waiting; `None` while somebody uses the state.
+    pub(crate) fn is_dirty_now(&self) -> Option<bool> {
+        self.state.try_lock().map(|state| state.known.is_dirty())
     }
 
     /// Writes back and reports to the shard. What there is no space for is kept for another attempt when a program is
