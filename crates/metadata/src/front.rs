@@ -361,7 +361,7 @@ impl<K: KeyValue> Shard<K> {
         while let Some(session) = self.sessions.pop_expired(now_ms) {
             self.end_session(session, true, out);
         }
-        while let Some(due) = self.recalls.pop_due(now_ms) {
+        while let Some(due) = self.recalls.pop_due(now_ms, |session, key| self.parking.has_call_about(session, key)) {
             match due {
                 recall::Due::Resend(number) => self.send_recall(number, out),
                 recall::Due::Refuse(session) => self.refuse_session(session, out),

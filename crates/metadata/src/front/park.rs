@@ -113,6 +113,15 @@ pub struct Parking {
 }
 
 impl Parking {
+    /// Whether a call of this session waits that names the inode of this key.
+    pub fn has_call_about(&self, session: SessionId, key: LeaseKey) -> bool {
+        let is_it = |work: &Work| match work {
+            Work::Call(call) => call.session() == session && call.request.target() == Some(key.inode()),
+            Work::Peer { .. } => false,
+        };
+        self.parked.values().any(|parked| is_it(&parked.work))
+    }
+
     /// Number of works that wait.
     pub fn count(&self) -> usize {
         self.parked.len()

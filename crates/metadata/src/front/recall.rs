@@ -4,7 +4,7 @@
 //! second until it is answered, the lease is given back by itself, or the session ends; who renews its session but does
 //! not answer for a whole term is refused from then on, and ends with the term that it has left (`end.rs`). A client
 //! may not be able to answer while a call of its own waits here, for another session that is gone: the time is counted
-//! anew, once, when such a call goes on.
+//! anew, once, when such a call goes on, or when the time is up while a call waits that is about the same inode.
 //!
 //! All names of a directory that a session holds are recalled with one message ([`LeaseKey::Names`]).
 //!
@@ -132,11 +132,15 @@ impl Recalls {
         self.due.first().map(|(due_ms, _)| *due_ms)
     }
 
-    /// One recall whose time has come.
-    pub fn pop_due(&mut self, now_ms: u64) -> Option<Due> {
+    /// One recall whose time has come. `has_call`: whether a call of the session waits here that is about this key.
+    pub fn pop_due(&mut self, now_ms: u64, has_call: impl FnOnce(SessionId, LeaseKey) -> bool) -> Option<Due> {
         let (due_ms, number) = self.due.first().copied().filter(|(due_ms, _)| *due_ms <= now_ms)?;
         self.due.remove(&(due_ms, number));
         let recall = self.outstanding.get_mut(&number).expect("what is due is outstanding");
+        if recall.started_ms + SESSION_TERM_MS <= now_ms && !recall.is_restarted && has_call(recall.session, recall.key)
+        {
+            (recall.started_ms, recall.is_restarted) = (now_ms, true);
+        }
         let end_ms = recall.started_ms + SESSION_TERM_MS;
         if end_ms <= now_ms {
             let must_answer = !matches!(recall.key, LeaseKey::Inode(_));

@@ -132,8 +132,8 @@ fn kernels_that_may_have_zeros_of_a_file_are_asked_before_it_has_its_first_objec
     );
 }
 
-#[test]
-fn a_writer_whose_first_report_waits_for_a_silent_session_has_time_to_answer_afterwards() {
+/// Sessions A and B have pages of a file without an object.
+fn with_pages() -> (World, InodeNumber) {
     let mut world = World::new();
     let inode = attributes(&world.ok(C, create("f"))).inode;
     let cached = OpenFlags { page_cache: PageCache::All, ..flags(Access::ReadWrite) };
@@ -142,6 +142,36 @@ fn a_writer_whose_first_report_waits_for_a_silent_session_has_time_to_answer_aft
         world.answer_recalls(LeaseMode::Open);
         world.done(token);
     }
+    (world, inode)
+}
+
+#[test]
+fn a_writer_whose_time_is_up_while_its_first_report_waits_for_a_silent_session_has_another_term() {
+    for answers in [true, false] {
+        let (mut world, inode) = with_pages();
+        let first = world.waits(A, commit(inode, 1, 50));
+        world.pass(500, &[A, B, C]);
+        let second = world.waits(C, commit(inode, 2, 70));
+        // B is heard a second longer, so that its session ends after A was to answer.
+        world.pass(1000, &[A, B, C]);
+        world.expire(&[A, C]);
+        assert_eq!(attributes(&world.done(first)).layout.objects(), [object(1)]);
+        assert_eq!(world.ok(A, ShardRequest::Ping), ShardAnswer::Done, "its session goes on");
+        if answers {
+            world.answer_recalls(LeaseMode::Open);
+            let (asked, _) = world.asked_storage();
+            world.storage_answers(asked, 50, 90);
+            assert_eq!(attributes(&world.done(second)).layout.objects(), [object(1)], "the first one's");
+        } else {
+            world.expire(&[A, C]);
+            assert!(world.shard.refuses(A), "no third term");
+        }
+    }
+}
+
+#[test]
+fn a_writer_whose_first_report_waits_for_a_silent_session_has_time_to_answer_afterwards() {
+    let (mut world, inode) = with_pages();
     // B is silent. A's report waits for it, and so A answers nothing about the file.
     let first = world.waits(A, commit(inode, 1, 50));
     let second = world.waits(C, commit(inode, 2, 70));
