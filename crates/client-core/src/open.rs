@@ -42,6 +42,8 @@ enum OpenedName<S: Shell> {
     Here(Handle<S>, Entry),
     /// The name means this file of another shard.
     At(InodeNumber),
+    /// The shard opened this file, but the session ended before that was known here, and the file has gone with it.
+    Lost(InodeNumber),
 }
 
 impl<S: Shell> OpenedName<S> {
@@ -168,6 +170,8 @@ impl<S: Shell> Files<S> {
                     Err(Error::Stale) => gone = Some(inode),
                     opened => return opened,
                 },
+                OpenedName::Lost(inode) if gone == Some(inode) => return Err(Error::NotFound),
+                OpenedName::Lost(inode) => gone = Some(inode),
             }
         }
     }
@@ -259,15 +263,21 @@ impl<S: Shell> Files<S> {
         drop(in_flight);
         let access = options.access;
         let opened = Opened { attributes, capability, others, grants, stamp, session: asked_by, access };
-        let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
-        let attributes = opened.attributes;
-        if is_new && !in_use {
-            // Nobody here has made anything of it that the shard does not know.
-            return Ok(OpenedName::Here(handle, Entry::of(attributes, valid)));
+        let here = async {
+            let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
+            if is_new && !in_use {
+                // Nobody here has made anything of it that the shard does not know.
+                return Ok((handle, Entry::of(opened.attributes.clone(), valid)));
+            }
+            let told = Told { asked: false, since };
+            let entry = self.entry_of_open(who, (parent, name), &opened.attributes, &handle.open, told).await;
+            self.handle_or_close(handle, entry).await
+        };
+        match here.await {
+            // What this call has made, it would make once more.
+            Err(Error::Stale) if !created && session.id() != asked_by => Ok(OpenedName::Lost(opened.attributes.inode)),
+            here => here.map(OpenedName::of),
         }
-        let told = Told { asked: false, since };
-        let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, told).await;
-        self.handle_or_close(handle, entry).await.map(OpenedName::of)
     }
 
     /// An open that cuts a file has failed. If its call has no answer, it may take effect later: files of the shard

@@ -274,7 +274,7 @@ impl World {
                 self.poll(client);
             }
             // Beyond its term in the middle of its calls.
-            Disturbance::Pause { client, ms } if ms >= SESSION_TERM_MS && client != NATIVE => {
+            Disturbance::Pause { client, ms } if ms >= SESSION_TERM_MS => {
                 self.network.after(1 + ms % OVERLAP_MS, Message::Pauses(client, ms));
             }
             Disturbance::Pause { client, ms } => self.pause(client, ms),
