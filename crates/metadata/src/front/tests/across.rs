@@ -481,6 +481,27 @@ fn a_move_below_what_a_shard_that_is_gone_has_locked_is_told_so() {
 }
 
 #[test]
+fn a_truncation_that_a_storage_server_has_made_waits_for_no_shard_that_locks_the_file_meanwhile() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    let inode = several.make((d1, "f"));
+    let world = &mut several.worlds[1];
+    world.ok(A, open(inode, Access::ReadWrite));
+    world.ok(A, commit(inode, 1, 50));
+    let cut = world.waits(A, resize(inode, 0));
+    let (asked, _) = world.asked_storage();
+    let intent = IntentId { shard: routing::of_inode(d2), number: 9 };
+    let locks = vec![Lock::Inode { inode, fate: Fate::Loses }];
+    let step = PeerStep::Lock { session: B, round: 0, waits: true, locks };
+    several.deliver(PeerCall { to: routing::of_inode(d1), epoch: MapEpoch(1), intent, step });
+    let world = &mut several.worlds[1];
+    world.answer_recalls(LeaseMode::Open);
+    world.storage_answers(asked, 0, 90);
+    assert_eq!(attributes(&world.done(cut)).size, 0);
+    world.waits(A, chmod(inode, 0o600));
+}
+
+#[test]
 fn a_repeated_rename_gets_the_first_answer() {
     let mut several = Several::new();
     let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
