@@ -13,8 +13,8 @@ use weft_metadata::{Effect, Event, Growth, MemoryStore, Now, RootDirectory, Shar
 use weft_protocol::limits::{STRIPE_BYTES_MIN, XATTR_VALUE_BYTES_MAX};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
-    Access, CreateFile, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest, StridedQuestion,
-    SymlinkTarget,
+    Access, CreateFile, ForGroup, GroupLayouts, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest,
+    StridedQuestion, SymlinkTarget,
 };
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
@@ -299,7 +299,9 @@ impl<'a> World<'a> {
     fn flags(&mut self) -> OpenFlags {
         let access = [Access::Read, Access::Write, Access::ReadWrite][self.reader.below(3)];
         let bits = self.reader.byte();
-        OpenFlags { access, truncate: bits & 3 == 3, direct: bits & 12 == 12, page_cache: PageCache::None }
+        let layouts = [GroupLayouts::All, GroupLayouts::Split, GroupLayouts::Unsplit][usize::from(bits) % 3];
+        let group = (bits & 48 == 48).then(|| ForGroup { group: self.group(), layouts });
+        OpenFlags { access, truncate: bits & 3 == 3, direct: bits & 12 == 12, page_cache: PageCache::None, group }
     }
 
     fn object(&mut self) -> ObjectId {

@@ -4,20 +4,21 @@
 //! the others is in their hands at once, by whatever way, and for as long as they like: some of it is of groups that
 //! have ended.
 
+use crate::bytes::OperationId;
 use crate::handed_out::Board;
 use crate::opened::Opened;
 use crate::process::{Ask, Process};
-use crate::program::{Program, ProgramId, choose_opening, open, options_of};
+use crate::program::{Program, ProgramId, choose_opening, opened_by_itself, options_of};
 use crate::random::Random;
 use crate::script::programs::Opening;
 use crate::shell::SimShell;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, JoinOptions, Member, Shell};
+use weft_client_core::{Entry, Files, GroupWish, JoinOptions, Member, OpenOptions, OpenedFile, Shell};
 use weft_protocol::capability::KEY_BYTES;
-use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{Credentials, GroupOpen, InodeNumber, Layout, Name, Publication, SessionId, UserKey};
+use weft_protocol::message::shard::{CreateFile, GroupLayouts};
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Layout, Name, Plan, Publication, Result, SessionId, UserKey};
 
 /// All clients have one key.
 fn key() -> UserKey {
@@ -36,6 +37,8 @@ const LONG: u64 = 16;
 const LONG_MS: u64 = 14_000;
 /// How often a member looks at most whether what it has handed out was published.
 const PATIENCE: u64 = 30;
+/// For which layouts a program may have a file opened for a group by the call that opens its name.
+const WISHES: [GroupLayouts; 3] = [GroupLayouts::All, GroupLayouts::Split, GroupLayouts::Unsplit];
 /// How often a program that waits looks whether the run ends, milliseconds.
 const LOOK_MS: u64 = 500;
 
@@ -49,6 +52,8 @@ pub struct Offers {
     pub board: Option<Board>,
     /// Groups that were opened, handles that joined one, and those of which the right was void.
     pub opened: Cell<u64>,
+    /// Groups that were opened by the call that opened the name.
+    pub by_name: Cell<u64>,
     pub joined: Cell<u64>,
     pub void: Cell<u64>,
 }
@@ -163,7 +168,22 @@ impl GroupProgram {
         let opening = id.decide(process, "open", Opening::USUAL, choose_opening);
         let options = options_of(&opening, process);
         let create = opening.create.then_some(CreateFile { mode: 0o644, exclusive: opening.exclusive, plan: None });
-        let handle = match open(machine, process, parent, name, options, create).await {
+        // From 1 on: by the call that opens the name.
+        let wished = id.decide(process, "opens for a group", 0, |random| random.below(2 * WISHES.len() as u64));
+        let wish = usize::try_from(wished).ok().and_then(|wished| WISHES.get(wished.checked_sub(1)?)).copied();
+        let since = process.files.borrow_mut().moment();
+        let opened = self.open((parent, name), options, create, wish).await;
+        let opened = match opened {
+            Ok(OpenedFile::OfGroup(member)) => {
+                count(&self.offers.by_name);
+                count(&self.offers.opened);
+                member.exported().into_iter().for_each(|open| self.offers.add(open));
+                return self.use_as_member(*member, id).await;
+            }
+            Ok(OpenedFile::Own(handle, _)) => Ok(handle),
+            Err(error) => Err(error),
+        };
+        let handle = match opened_by_itself(machine, process, options, (opened, since)).await {
             Ok(handle) => handle,
             Err(error) => {
                 return process.note(|| format!("open {name} in {parent} to export it {options:?}: {error:?}"));
@@ -189,35 +209,58 @@ impl GroupProgram {
         }
     }
 
+    async fn open(
+        &self,
+        (parent, name): (InodeNumber, &Name),
+        options: OpenOptions<OperationId>,
+        create: Option<CreateFile>,
+        wish: Option<GroupLayouts>,
+    ) -> Result<OpenedFile<SimShell, Entry>> {
+        let (machine, who) = (&self.machine, Credentials::default());
+        match wish {
+            Some(layouts) => {
+                let wish = GroupWish { layouts, synced: false };
+                machine.open_for_group(&who, (parent, name), options, create, wish).await
+            }
+            None => {
+                let opened = machine.open_at(&who, parent, name, options, create).await;
+                opened.map(|(handle, entry)| OpenedFile::Own(handle, entry))
+            }
+        }
+    }
+
     async fn join(&self, place: u64, id: ProgramId) {
         let Self { process, machine, .. } = self;
         let Some(open) = self.offers.get(place) else { return };
         let (group, inode) = (open.group, open.inode);
-        // A client has one part of a file, whose loss is told to the member that has written it.
-        if open.layout.epoch().is_some() && !process.member_of.borrow_mut().insert(inode) {
-            return;
-        }
         let options = JoinOptions { registration: None, spill: process.spills.get() };
-        let member = match Member::join(machine, &Credentials::default(), open, options).await {
-            Ok(member) => member,
-            Err(error) => {
-                process.member_of.borrow_mut().remove(&inode);
-                return process.note(|| format!("joins group {group} of inode {inode}: {error:?}"));
-            }
-        };
-        process.note(|| format!("joins group {group} of inode {inode}: {:?}", member.options));
+        match Member::join(machine, &Credentials::default(), open, options).await {
+            Ok(member) => self.use_as_member(member, id).await,
+            Err(error) => process.note(|| format!("joins group {group} of inode {inode}: {error:?}")),
+        }
+    }
+
+    async fn use_as_member(&self, member: Member<SimShell>, id: ProgramId) {
+        let Self { process, machine, .. } = self;
+        let inode = member.inode;
+        let group = member.exported().map(|open| open.group);
+        // A client has one part of a file, whose loss is told to the member that has written it.
+        let is_split = member.plan == Plan::Split;
+        if is_split && !process.member_of.borrow_mut().insert(inode) {
+            return member.close(machine).await;
+        }
+        process.note(|| format!("joins group {group:?} of inode {inode}: {:?}", member.options));
         count(&self.offers.joined);
         if member.exported().is_some() && id.decide(process, "tells others", false, |random| random.one_in(4)) {
             self.offers.add(member.exported().expect("it is there"));
         }
-        let is_split = member.exported().is_some_and(|open| open.layout.epoch().is_some());
         let mut program = Program::new(Arc::clone(machine), Rc::clone(process), Opened::OfGroup(Box::new(member)), id);
         if is_split {
             let now = process.files.borrow_mut().moment();
             program.member = Some((self.offers.joined.get(), now));
         }
         self.use_for(&mut program, STEPS).await;
-        process.note(|| format!("leaves group {group}"));
+        process.note(|| format!("leaves group {group:?}"));
         program.close().await;
         process.member_of.borrow_mut().remove(&inode);
     }

@@ -241,10 +241,20 @@ pub(crate) async fn open(
 ) -> Result<Handle<SimShell>> {
     let since = process.files.borrow_mut().moment();
     let opened = machine.open_at(&Credentials::default(), parent, name, options, create).await;
+    opened_by_itself(machine, process, options, (opened.map(|(handle, _)| handle), since)).await
+}
+
+/// An open that began at `since` has ended, and was for no group.
+pub(crate) async fn opened_by_itself(
+    machine: &Files<SimShell>,
+    process: &Process,
+    options: OpenOptions<OperationId>,
+    (opened, since): (Result<Handle<SimShell>>, Moment),
+) -> Result<Handle<SimShell>> {
     if options.truncate {
         process.ask(Ask::Settle);
     }
-    let handle = opened?.0;
+    let handle = opened?;
     let inode = handle.open.inode;
     if options.truncate {
         process.files.borrow_mut().open_cut_ended(process.id.get(), inode, since);

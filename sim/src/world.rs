@@ -494,6 +494,7 @@ impl World {
             self.tally.planned = self.relocations.planned.get();
             self.tally.spread = self.spread.get();
             self.tally.groups = self.offers.opened.get();
+            self.tally.groups_by_name = self.offers.by_name.get();
             self.tally.members = self.offers.joined.get();
             self.tally.void_rights = self.offers.void.get();
             self.tally.published_for_others = self.offers.board.as_ref().map_or(0, |board| board.made.get());

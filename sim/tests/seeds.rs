@@ -163,13 +163,14 @@ fn all_seeds_hold_with_parts() {
 /// Members of groups write files of which each writer has a part, and publish when they synchronize.
 #[test]
 fn all_seeds_hold_with_parts_of_groups() {
-    let (mut sums, mut spilled, mut of_patterns) = ([0u64; 5], 0, 0);
+    let (mut sums, mut spilled, mut of_patterns, mut by_name) = ([0u64; 5], 0, 0, 0);
     for seed in 0..150 {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- part-groups replay {seed}");
         let (tally, _) = run_seed(Kind::PartGroups, seed, false);
         let counts =
             [tally.in_parts, tally.members, tally.held_back, tally.lost_of_members, tally.published_for_others];
         (spilled, of_patterns) = (spilled + tally.spilled, of_patterns + tally.of_patterns);
+        by_name += tally.groups_by_name;
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
         }
@@ -178,8 +179,9 @@ fn all_seeds_hold_with_parts_of_groups() {
         "files of several parts at the end, members, writes held back, those lost, publications for others: {sums:?}"
     );
     println!("writes at another node than a full one: {spilled}; answers about a pattern: {of_patterns}");
-    let is_much = sums.iter().all(|sum| *sum > 100) && spilled > 10 && of_patterns > 10;
-    assert!(is_much, "something hardly happened: {sums:?} {spilled} {of_patterns}");
+    println!("files that were opened for a group by their names: {by_name}");
+    let is_much = sums.iter().all(|sum| *sum > 100) && spilled > 10 && of_patterns > 10 && by_name > 100;
+    assert!(is_much, "something hardly happened: {sums:?} {spilled} {of_patterns} {by_name}");
 }
 
 /// Of new seeds about one in 500 fails (docs/simulation.md).
@@ -270,13 +272,14 @@ const RARE_SEEDS_OF_GROUPS: [u64; 6] = [23_878, 18_910, 11_521, 12_565, 18_949, 
 /// Files that clients export to groups, with clients that are cut off; and while shards move.
 #[test]
 fn all_seeds_hold_with_groups() {
-    let mut sums = [0u64; 6];
+    let mut sums = [0u64; 7];
     for (kind, seeds, rare) in [(Kind::Groups, 0..300, &RARE_SEEDS_OF_GROUPS[..]), (Kind::GroupMoves, 0..100, &[])] {
         for seed in seeds.chain(rare.iter().copied()) {
             println!("seed {seed}; again with: cargo run --release -p weft-sim -- {kind} replay {seed}");
             let (tally, _) = run_seed(kind, seed, false);
             let counts = [
                 tally.groups,
+                tally.groups_by_name,
                 tally.members,
                 tally.void_rights,
                 tally.group_requests,
@@ -288,6 +291,9 @@ fn all_seeds_hold_with_groups() {
             }
         }
     }
-    println!("groups, members, void rights, requests, those of files without a name, writes: {sums:?}");
+    println!(
+        "groups, those opened with a name, members, void rights, requests, those of files without a name, writes: \
+         {sums:?}"
+    );
     assert!(sums.iter().all(|sum| *sum > 400), "something hardly happened: {sums:?}");
 }

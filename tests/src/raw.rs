@@ -72,8 +72,13 @@ impl RawSession {
 
     /// Opens a file for writing. The result is a write of no bytes, with the capability for it.
     pub fn open_for_writing(&mut self, inode: InodeNumber) -> DataRequest {
-        let flags =
-            OpenFlags { access: Access::ReadWrite, truncate: false, direct: false, page_cache: PageCache::None };
+        let flags = OpenFlags {
+            access: Access::ReadWrite,
+            truncate: false,
+            direct: false,
+            page_cache: PageCache::None,
+            group: None,
+        };
         let reply = self.control.call(&Message::Shard(ShardCall {
             shard: routing::of_inode(inode),
             epoch: MapEpoch(1),

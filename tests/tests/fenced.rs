@@ -32,7 +32,13 @@ fn a_fenced_session_has_no_rights_at_other_nodes() {
     let inode = file_with_object_at(&fs, NodeId(1), Way::Auto, b"hello");
     let open_for_writing = |session| {
         let mut control = ControlConnection::new(enter(&fs, 0, session, Purpose::Control));
-        let flags = OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None };
+        let flags = OpenFlags {
+            access: Access::Write,
+            truncate: false,
+            direct: false,
+            page_cache: PageCache::None,
+            group: None,
+        };
         let reply = control.call(&Message::Shard(ShardCall {
             shard: routing::of_inode(inode),
             epoch: MapEpoch(1),

@@ -50,17 +50,11 @@ impl<S: Shell> Files<S> {
         let request = ShardRequest::OpenGroup { inode, access, group };
         let answer = calls.call(&handle.who, routing::of_inode(inode), request).await?.answer;
         let ShardAnswer::Opened { attributes, capability, others, .. } = answer else { return Err(Error::Malformed) };
-        calls.groups.join(group, inode)?;
+        calls.groups.join(group, routing::of_inode(inode))?;
         calls.shell.renew_soon();
-        Ok(GroupOpen {
-            inode,
-            group,
-            access,
-            append: handle.options.append,
-            synced: false,
-            layout: attributes.layout,
-            rights: capability.into_iter().chain(others).collect(),
-        })
+        let (append, synced, layout) = (handle.options.append, false, attributes.layout);
+        let rights = capability.into_iter().chain(others).collect();
+        Ok(GroupOpen { inode, group, access, append, synced, layout, rights })
     }
 
     /// A handle of a file that a group has open. No message is awaited. `None`: the file had no object then, so that
@@ -78,7 +72,7 @@ impl<S: Shell> Files<S> {
             )),
             None => return Ok(None),
         };
-        self.calls().groups.join(open.group, open.inode)?;
+        self.calls().groups.join(open.group, routing::of_inode(open.inode))?;
         self.calls().shell.renew_soon();
         Ok(Some(GroupHandle { open, bytes }))
     }

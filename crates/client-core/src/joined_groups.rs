@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use weft_protocol::error::errno;
 use weft_protocol::limits::GROUPS_PER_SESSION_MAX;
-use weft_protocol::{Error, InodeNumber, Result, SessionId, ShardId, routing};
+use weft_protocol::{Error, Result, SessionId, ShardId};
 
 /// The groups that a client has joined.
 #[derive(Default)]
@@ -19,12 +19,12 @@ struct Joined {
 
 impl JoinedGroups {
     /// An error like that of a program with too many open files: a renewal can name so many.
-    pub(crate) fn join(&self, group: SessionId, inode: InodeNumber) -> Result<()> {
+    pub(crate) fn join(&self, group: SessionId, shard: ShardId) -> Result<()> {
         let mut joined = lock(&self.0);
         if joined.len() >= GROUPS_PER_SESSION_MAX && !joined.contains_key(&group) {
             return Err(Error::Device(errno::EMFILE));
         }
-        joined.entry(group).or_insert(Joined { shard: routing::of_inode(inode), handles: 0 }).handles += 1;
+        joined.entry(group).or_insert(Joined { shard, handles: 0 }).handles += 1;
         Ok(())
     }
 

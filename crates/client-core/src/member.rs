@@ -15,13 +15,15 @@ use crate::open_options::{JoinOptions, OpenOptions};
 use crate::shell::Shell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_protocol::{Credentials, Error, GroupOpen, InodeNumber, Publication, Result};
+use weft_protocol::{Credentials, Error, GroupOpen, InodeNumber, Plan, Publication, Result};
 
 /// See the module. To be closed with [`Member::close`].
 pub struct Member<S: Shell> {
     pub inode: InodeNumber,
     pub options: OpenOptions<Registration<S>>,
     pub who: Credentials,
+    /// How the file was laid out when it was opened.
+    pub plan: Plan,
     /// `None`: there were no rights to begin with.
     group: Option<GroupHandle<S>>,
     /// The rights are void.
@@ -30,22 +32,32 @@ pub struct Member<S: Shell> {
 }
 
 impl<S: Shell> Member<S> {
-    /// Joins a group.
+    /// Joins a group. Without rights the file is opened at once.
     pub async fn join(
+        files: &Files<S>,
+        who: &Credentials,
+        open: GroupOpen,
+        options: JoinOptions<Registration<S>>,
+    ) -> Result<Self> {
+        let member = Self::new(files, who, open, options)?;
+        if member.group.is_none() {
+            member.own(files).await?;
+        }
+        Ok(member)
+    }
+
+    /// Joins a group. No message is awaited.
+    pub(crate) fn new(
         files: &Files<S>,
         who: &Credentials,
         open: GroupOpen,
         JoinOptions { registration, spill }: JoinOptions<Registration<S>>,
     ) -> Result<Self> {
-        let (inode, append) = (open.inode, open.append);
+        let (inode, append, plan) = (open.inode, open.append, open.layout.plan());
         let options = OpenOptions { append, registration, spill, direct: true, ..OpenOptions::of(open.access) };
         let group = files.join_group(open, who)?;
         let (is_over, own) = (AtomicBool::new(group.is_none()), OnceLock::new());
-        let member = Self { inode, options, who: who.clone(), group, is_over, own };
-        if member.group.is_none() {
-            member.own(files).await?;
-        }
-        Ok(member)
+        Ok(Self { inode, options, who: who.clone(), plan, group, is_over, own })
     }
 
     /// The open that others may join. `None`: the rights are void.

@@ -9,6 +9,7 @@ use crate::handle::Handle;
 use crate::lock::lock;
 use crate::lookup::Told;
 use crate::objects::Registration;
+use crate::open_for_group::{ForOthers, GroupWish, OpenedFile};
 use crate::open_inode::OpenInode;
 use crate::open_options::OpenOptions;
 use crate::opens::Doubtful;
@@ -39,7 +40,7 @@ impl<'a, S: Shell> Opening<'a, S> {
 
 /// What became of the open of a name.
 enum OpenedName<S: Shell> {
-    Here(Handle<S>, Entry),
+    Here(OpenedFile<S, Entry>),
     /// The name means this file of another shard.
     At(InodeNumber),
     /// The shard opened this file, but the session ended before that was known here, and the file has gone with it.
@@ -48,7 +49,7 @@ enum OpenedName<S: Shell> {
 
 impl<S: Shell> OpenedName<S> {
     fn of((handle, entry): (Handle<S>, Entry)) -> Self {
-        Self::Here(handle, entry)
+        Self::Here(OpenedFile::Own(handle, entry))
     }
 }
 
@@ -106,7 +107,7 @@ impl<S: Shell> Files<S> {
         inode: InodeNumber,
         options: OpenOptions<Registration<S>>,
     ) -> Result<Handle<S>> {
-        self.open_known(who, inode, options).await.map(|(handle, _)| handle)
+        self.open_known(who, inode, options, None).await.map(|opened| opened.own().0)
     }
 
     async fn open_known(
@@ -114,13 +115,18 @@ impl<S: Shell> Files<S> {
         who: &Credentials,
         inode: InodeNumber,
         options: OpenOptions<Registration<S>>,
-    ) -> Result<(Handle<S>, Attributes)> {
-        if let Some(reopened) = self.reopen(who, inode, options).await {
-            return Ok(reopened);
+        wish: Option<GroupWish>,
+    ) -> Result<OpenedFile<S, Attributes>> {
+        if GroupWish::may_reopen(wish)
+            && let Some((handle, attributes)) = self.reopen(who, inode, options).await
+        {
+            return Ok(OpenedFile::Own(handle, attributes));
         }
         let opening = Opening::begin(self);
+        let for_others = ForOthers::begin(self, routing::of_inode(inode), wish);
         let in_flight = options.truncate.then(|| self.calls().begin_change(Changing::Attributes(inode)));
-        let request = ShardRequest::Open { inode, flags: options.flags() };
+        let flags = options.flags(for_others.as_ref().map(ForOthers::flag));
+        let request = ShardRequest::Open { inode, flags };
         let called = self.calls().call_past_pages(who, routing::of_inode(inode), request).await;
         if called.is_err() && options.truncate {
             self.doubt_cut(routing::of_inode(inode), Some(inode)).await;
@@ -134,8 +140,12 @@ impl<S: Shell> Files<S> {
         }
         drop(in_flight);
         let opened = Opened { attributes, capability, others, grants, stamp, session, access: options.access };
+        if grants.contains(Grants::FOR_GROUP) {
+            let for_others = for_others.ok_or(Error::Malformed)?;
+            return for_others.join(who, opened, options).map(OpenedFile::OfGroup);
+        }
         let (handle, _) = self.opened(who, &opened, now_ms, options, &opening).await?;
-        Ok((handle, opened.attributes))
+        Ok(OpenedFile::Own(handle, opened.attributes))
     }
 
     /// Opens a name, and makes it when it is not there and `create` says how. One message for both, and one more to
@@ -148,23 +158,37 @@ impl<S: Shell> Files<S> {
         options: OpenOptions<Registration<S>>,
         create: Option<CreateFile>,
     ) -> Result<(Handle<S>, Entry)> {
-        let open_in = async |part| self.open_in(who, part, name, options, create).await;
+        let open_in = async |part| self.open_in(who, (part, name), options, create, None).await;
+        self.in_part(who, parent, name, open_in).await.map(OpenedFile::own)
+    }
+
+    /// As [`Files::open_at`], for a group if the file is one that `wish` is about: by the same message, and without a
+    /// lease on its contents.
+    pub async fn open_for_group(
+        &self,
+        who: &Credentials,
+        (parent, name): (InodeNumber, &Name),
+        options: OpenOptions<Registration<S>>,
+        create: Option<CreateFile>,
+        wish: GroupWish,
+    ) -> Result<OpenedFile<S, Entry>> {
+        let open_in = async |part| self.open_in(who, (part, name), options, create, Some(wish)).await;
         self.in_part(who, parent, name, open_in).await
     }
 
     async fn open_in(
         &self,
         who: &Credentials,
-        parent: InodeNumber,
-        name: &Name,
+        place: (InodeNumber, &Name),
         options: OpenOptions<Registration<S>>,
         create: Option<CreateFile>,
-    ) -> Result<(Handle<S>, Entry)> {
+        wish: Option<GroupWish>,
+    ) -> Result<OpenedFile<S, Entry>> {
         let mut gone = None;
         loop {
-            match self.open_name(who, parent, name, options, create).await? {
-                OpenedName::Here(handle, entry) => return Ok((handle, entry)),
-                OpenedName::At(inode) => match self.open_at_its_shard(who, (parent, name), inode, options).await {
+            match self.open_name(who, place, options, create, wish).await? {
+                OpenedName::Here(opened) => return Ok(opened),
+                OpenedName::At(inode) => match self.open_at_its_shard(who, place, inode, options, wish).await {
                     // It meant another inode by then, or is about to go.
                     Err(Error::Stale) if gone == Some(inode) => return Err(Error::NotFound),
                     Err(Error::Stale) => gone = Some(inode),
@@ -182,24 +206,30 @@ impl<S: Shell> Files<S> {
         place: (InodeNumber, &Name),
         inode: InodeNumber,
         options: OpenOptions<Registration<S>>,
-    ) -> Result<(Handle<S>, Entry)> {
+        wish: Option<GroupWish>,
+    ) -> Result<OpenedFile<S, Entry>> {
         let since = self.calls().session.reports();
-        let (handle, attributes) = self.open_known(who, inode, options).await?;
+        let (handle, attributes) = match self.open_known(who, inode, options, wish).await? {
+            OpenedFile::Own(handle, attributes) => (handle, attributes),
+            OpenedFile::OfGroup(member) => return Ok(OpenedFile::OfGroup(member)),
+        };
         let told = Told { asked: false, since };
         let entry = self.entry_of_open(who, place, &attributes, &handle.open, told).await;
-        self.handle_or_close(handle, entry).await
+        let (handle, entry) = self.handle_or_close(handle, entry).await?;
+        Ok(OpenedFile::Own(handle, entry))
     }
 
     async fn open_name(
         &self,
         who: &Credentials,
-        parent: InodeNumber,
-        name: &Name,
+        (parent, name): (InodeNumber, &Name),
         options: OpenOptions<Registration<S>>,
         create: Option<CreateFile>,
+        wish: Option<GroupWish>,
     ) -> Result<OpenedName<S>> {
         let may_be_there = create.is_none_or(|create| !create.exclusive);
         if may_be_there
+            && GroupWish::may_reopen(wish)
             && let Cached::Found(inode, FileKind::Regular) = self.cached(who, parent, name)
             && let Some((handle, attributes)) = self.reopen(who, inode, options).await
         {
@@ -209,7 +239,9 @@ impl<S: Shell> Files<S> {
         let opening = Opening::begin(self);
         let session = &self.calls().session;
         let since = session.reports();
-        let request = ShardRequest::OpenAt { parent, name: name.clone(), flags: options.flags(), create };
+        let for_others = ForOthers::begin(self, routing::of_name(parent, name), wish);
+        let flags = options.flags(for_others.as_ref().map(ForOthers::flag));
+        let request = ShardRequest::OpenAt { parent, name: name.clone(), flags, create };
         let changes = create.is_some() || options.truncate;
         let in_flight = self.calls().begin_change_of_names(changes.then_some((parent, name)));
         let called = self.calls().call_past_pages(who, routing::of_name(parent, name), request).await;
@@ -263,6 +295,10 @@ impl<S: Shell> Files<S> {
         drop(in_flight);
         let access = options.access;
         let opened = Opened { attributes, capability, others, grants, stamp, session: asked_by, access };
+        if grants.contains(Grants::FOR_GROUP) {
+            let member = for_others.ok_or(Error::Malformed)?.join(who, opened, options)?;
+            return Ok(OpenedName::Here(OpenedFile::OfGroup(member)));
+        }
         let here = async {
             let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
             if is_new && !in_use {

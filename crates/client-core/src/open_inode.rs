@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::{Access, PageCache, ShardRequest};
-use weft_protocol::{Attributes, Credentials, InodeNumber, Layout, Result, SessionId, routing};
+use weft_protocol::{Attributes, Credentials, InodeNumber, Layout, Plan, Result, SessionId, routing};
 use writes::Target;
 pub use writes::Written;
 pub(crate) use writes::write_failed;
@@ -129,6 +129,11 @@ impl<S: Shell> OpenInode<S> {
             nameless: AtomicBool::new(false),
             split: OnceLock::new(),
         }
+    }
+
+    /// How the file is laid out, as far as is known without a message.
+    pub async fn plan(&self) -> Plan {
+        self.state.lock().await.known.attributes().layout.plan()
     }
 
     /// The state under the current session, whose term holds. A session that ended took leases and rights with it;

@@ -1,6 +1,6 @@
 //! How a file is opened.
 
-use weft_protocol::message::shard::{Access, OpenFlags, PageCache};
+use weft_protocol::message::shard::{Access, ForGroup, OpenFlags, PageCache};
 
 /// How a file is opened. `R`: what memory RDMA transfers register, in the shell's terms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,8 @@ impl<R> OpenOptions<R> {
     }
 
     /// What the shard is told of them.
-    pub(crate) fn flags(&self) -> OpenFlags {
-        OpenFlags { access: self.access, truncate: self.truncate, direct: self.direct, page_cache: self.page_cache }
+    pub(crate) fn flags(&self, group: Option<ForGroup>) -> OpenFlags {
+        let Self { access, truncate, direct, page_cache, .. } = *self;
+        OpenFlags { access, truncate, direct, page_cache, group }
     }
 }

@@ -96,7 +96,8 @@ impl Setting {
     }
 }
 
-fn layout_text(plan: Plan) -> String {
+/// A layout as [`Setting::Layout`] tells it.
+pub fn layout_text(plan: Plan) -> String {
     match plan {
         Plan::Whole => "whole".to_owned(),
         Plan::Striped(plan) => format!("width={} stripe={}", plan.width(), plan.stripe_bytes()),
@@ -104,7 +105,7 @@ fn layout_text(plan: Plan) -> String {
     }
 }
 
-/// A layout as [`Setting::Layout`] tells it; `None`: this is none.
+/// Parses what [`layout_text`] returns, also with units; `None`: this is no layout.
 pub fn parse_layout(text: &str) -> Option<Plan> {
     match text {
         "whole" => return Some(Plan::Whole),

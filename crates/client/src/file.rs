@@ -6,10 +6,12 @@ use crate::native::NativeShell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use weft_client_core::{Entry, FlushFor, Handle, Member, Objects, ReadList};
+use weft_client_core::{Entry, FlushFor, GroupWish, Handle, Member, Objects, OpenedFile, ReadList};
 use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 use weft_protocol::message::shard::CreateFile;
-use weft_protocol::{AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Publication, Result, routing};
+use weft_protocol::{
+    AttributeChanges, Credentials, Error, GroupOpen, InodeNumber, Name, Plan, Publication, Result, routing,
+};
 use weft_transport::Registration;
 
 /// After this time a handle is exported for another group: the rights of one end with an hour.
@@ -121,6 +123,22 @@ impl Client {
         Ok((self.file(handle), entry))
     }
 
+    /// As [`Client::open_at`], for a group if the file is one that `wish` is about: by the same message. Then
+    /// [`File::export`] costs none, and the file is open as an imported one is.
+    pub fn open_for_group(
+        &self,
+        who: &Credentials,
+        place: (InodeNumber, &Name),
+        options: OpenOptions,
+        create: Option<CreateFile>,
+        wish: GroupWish,
+    ) -> Result<File> {
+        Ok(match block_on(self.0.0.open_for_group(who, place, options, create, wish))? {
+            OpenedFile::Own(handle, _) => self.file(handle),
+            OpenedFile::OfGroup(member) => self.opened(Opened::OfGroup(member)),
+        })
+    }
+
     fn file(&self, handle: Handle<NativeShell>) -> File {
         self.opened(Opened::Own(handle))
     }
@@ -149,6 +167,14 @@ impl File {
     /// The inode that is open.
     pub fn inode(&self) -> InodeNumber {
         self.0.inode()
+    }
+
+    /// How the file is laid out, as of its open or what was heard since. No message.
+    pub fn plan(&self) -> Plan {
+        match &self.0.opened {
+            Opened::Own(handle) => block_on(handle.open.plan()),
+            Opened::OfGroup(member) => member.plan,
+        }
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.

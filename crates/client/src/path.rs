@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::file::{File, OpenOptions};
 use std::collections::VecDeque;
-use weft_client_core::Entry;
+use weft_client_core::{Entry, GroupWish};
 use weft_protocol::limits::SYMLINKS_FOLLOWED_MAX;
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
@@ -117,9 +117,36 @@ impl Client {
         follow_last: bool,
     ) -> Result<(File, Entry)> {
         let follows = follow_last && !create.is_some_and(|create| create.exclusive);
+        let open = |parent, name: &Name| self.open_at(who, parent, name, options, create);
+        self.open_end_of(who, (directory, path), follows, open)
+    }
+
+    /// As [`Client::open_path`], for a group if the file is one that `wish` is about ([`Client::open_for_group`]).
+    pub fn open_path_for_group(
+        &self,
+        who: &Credentials,
+        place: (InodeNumber, &[u8]),
+        options: OpenOptions,
+        create: Option<CreateFile>,
+        follow_last: bool,
+        wish: GroupWish,
+    ) -> Result<File> {
+        let follows = follow_last && !create.is_some_and(|create| create.exclusive);
+        let open = |parent, name: &Name| self.open_for_group(who, (parent, name), options, create, wish);
+        self.open_end_of(who, place, follows, open)
+    }
+
+    /// Opens what a path leads to, with or without following a symbolic link at its end.
+    fn open_end_of<T>(
+        &self,
+        who: &Credentials,
+        (directory, path): (InodeNumber, &[u8]),
+        follows: bool,
+        open: impl Fn(InodeNumber, &Name) -> Result<T>,
+    ) -> Result<T> {
         let (mut parent, mut name) = self.walk_to_parent_from(who, directory, path)?;
         for _ in 0..=SYMLINKS_FOLLOWED_MAX {
-            match self.open_at(who, parent, &name, options, create) {
+            match open(parent, &name) {
                 Err(Error::SymlinkLoop) if follows => {}
                 opened => return opened,
             }

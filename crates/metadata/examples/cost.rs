@@ -95,7 +95,8 @@ fn name(number: u64) -> Name {
 }
 
 fn create(parent: InodeNumber, number: u64) -> ShardRequest {
-    let flags = OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None };
+    let flags =
+        OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None, group: None };
     let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
     ShardRequest::OpenAt { parent, name: name(number), flags, create }
 }

@@ -36,7 +36,7 @@ mod tests;
 mod xattrs;
 
 pub use dentry::Dentry;
-pub use inode::{Inode, NO_OBJECT_MTIME};
+pub use inode::{Inode, NO_OBJECT_MTIME, SET_GID, SET_UID};
 pub use listing::{Listed, Listing};
 pub use slots::{LastReply, Origin, Seen, Slot};
 

@@ -76,7 +76,7 @@ bitflags::bitflags! {
         /// are known when every page carried it and no recall of it came in between. While it is held, no name in the
         /// directory is granted by `ENTRY`: what replies tell of names is covered by it.
         const DIRECTORY = 4;
-        /// `Data` of the inode in the reply, `Open` (always set in the reply to an open).
+        /// `Data` of the inode in the reply, `Open` (always set in the reply to an open: the group's with `FOR_GROUP`).
         const OPEN = 8;
         /// `Data` of the inode in the reply, `Shared`.
         const DATA_SHARED = 16;
@@ -90,6 +90,9 @@ bitflags::bitflags! {
         /// No lease: a kernel above another session may have pages of the file. What is written has to go to the
         /// storage server, which has them dropped.
         const PAGES_ELSEWHERE = 256;
+        /// No lease of the session's: the file is open for the group that the request names, and the rights in the
+        /// reply are the group's ([`crate::message::shard::ForGroup`]).
+        const FOR_GROUP = 512;
     }
 }
 

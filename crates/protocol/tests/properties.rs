@@ -83,6 +83,7 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
                 truncate: exclusive,
                 direct: !exclusive,
                 page_cache: weft_protocol::message::shard::PageCache::All,
+                group: None,
             };
             let plan = StripePlan::new(width, STRIPE_BYTES_MIN).map(Plan::Striped);
             ShardRequest::OpenAt { parent, name, flags, create: Some(CreateFile { mode, exclusive, plan }) }

@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Files, JoinOptions, Member, OpenOptions, XattrKey};
-use weft_protocol::message::shard::{Access, CreateFile};
+use weft_client_core::{Files, GroupWish, JoinOptions, Member, OpenOptions, OpenedFile};
+use weft_protocol::message::shard::{Access, CreateFile, GroupLayouts};
 use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, Publication, routing};
 
 /// What ranks tell each other.
@@ -62,26 +62,20 @@ impl Rank {
         }
     }
 
-    /// `open_first`: opens by name, asks for the layout, exports, and uses the file as the others do.
+    /// `open_first`: walks to the directory, opens the name for the group, and uses the file as the others do.
     async fn open_first(&self) -> Option<Member<ScaleShell>> {
         let (files, who) = (&self.files, Credentials::default());
         let name = Name::new(b"scale").expect("a name");
         files.attributes(&who, InodeNumber::ROOT).await.expect(NOTHING_IS_LOST);
         let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
         let options = OpenOptions::of(Access::ReadWrite);
-        let opened = files.open_at(&who, InodeNumber::ROOT, &name, options, create).await;
-        let (handle, _) = opened.expect(NOTHING_IS_LOST);
-        files.attributes(&who, InodeNumber::ROOT).await.expect(NOTHING_IS_LOST);
-        let entry = files.lookup(&who, InodeNumber::ROOT, &name).await.expect(NOTHING_IS_LOST);
-        let layout = XattrKey::new(b"weft.layout").expect("a name");
-        let told = files.value_of(&who, entry.attributes.inode, &layout).await.expect(NOTHING_IS_LOST);
-        assert_eq!(told, b"split");
-        let open = files.open_group(&handle).await.expect(NOTHING_IS_LOST);
-        self.shared.open.replace(Some(open.clone()));
-        let own = self.import(open.clone()).await;
-        files.close_handle(&handle).await;
-        files.leave_group(open.group);
-        Some(own)
+        let wish = GroupWish { layouts: GroupLayouts::All, synced: false };
+        let opened = files.open_for_group(&who, (InodeNumber::ROOT, &name), options, create, wish).await;
+        let OpenedFile::OfGroup(member) = opened.expect(NOTHING_IS_LOST) else {
+            panic!("a split file is opened for the group")
+        };
+        self.shared.open.replace(member.exported().cloned());
+        Some(*member)
     }
 
     async fn import(&self, open: GroupOpen) -> Member<ScaleShell> {

@@ -105,6 +105,8 @@ pub struct Tally {
     pub spread: u64,
     /// Groups that were opened, handles that joined one, and those whose rights turned out to be void.
     pub groups: u64,
+    /// Groups that were opened by the call that opened, and perhaps made, the file.
+    pub groups_by_name: u64,
     pub members: u64,
     pub void_rights: u64,
     /// Pieces of writes by rights of groups that landed, other requests that were carried out, and those of both that

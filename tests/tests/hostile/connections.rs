@@ -107,5 +107,5 @@ impl Calls {
 }
 
 pub fn open_flags(access: Access) -> OpenFlags {
-    OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None }
+    OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None, group: None }
 }

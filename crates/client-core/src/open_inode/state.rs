@@ -255,7 +255,7 @@ impl<S: Shell> State<S> {
 
     async fn open_again(&mut self, io: &Objects<S>, access: Access) -> Result<Opened> {
         let access = if self.runs && access == Access::Read { Access::Execute } else { access };
-        let flags = OpenFlags { access, truncate: false, direct: false, page_cache: self.page_cache };
+        let flags = OpenFlags { access, truncate: false, direct: false, page_cache: self.page_cache, group: None };
         let inode = self.known.inode();
         let sent_ms = io.calls.shell.now_ms();
         let request = ShardRequest::Open { inode, flags };

@@ -51,7 +51,7 @@ impl<K: KeyValue> Shard<K> {
         if let Err(pause) = self.plan(call, &mut plan) {
             return Verdict::Park(pause);
         }
-        if let Some(pause) = self.conflicts(&plan, Some(call.session()), asked) {
+        if let Some(pause) = self.conflicts(&plan, Some(plan.group.unwrap_or(call.session())), asked) {
             return Verdict::Park(pause);
         }
         let cut = self.cut(call);
@@ -258,19 +258,7 @@ impl<K: KeyValue> Shard<K> {
             ShardAnswer::Remote { grants, .. } | ShardAnswer::Absent { grants } => {
                 *grants = self.grant_name(call);
             }
-            ShardAnswer::Opened { attributes, created: true, grants, .. } if !call.made => {
-                if let ShardRequest::OpenAt { flags, .. } = &call.request {
-                    *grants = self.grant_name(call) | self.grant_new_file(session, attributes, *flags);
-                }
-            }
-            ShardAnswer::Opened { attributes, capability, others, grants, .. } => {
-                if let ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } = &call.request {
-                    *grants = self.grant_name(call)
-                        | self.grant_data(session, attributes.inode, *flags)
-                        | self.grant_attributes(session, attributes);
-                    (*capability, *others) = self.capabilities(attributes, flags.access, session);
-                }
-            }
+            ShardAnswer::Opened { .. } => self.grant_open(call, answer),
             ShardAnswer::Renamed { exchanged, grants, .. } => {
                 if let ShardRequest::Rename { parent, name, new_parent, new_name, .. } = &call.request {
                     *grants = self.grant_both(session, (*parent, name), (*new_parent, new_name), exchanged.is_some());
@@ -287,6 +275,23 @@ impl<K: KeyValue> Shard<K> {
             | ShardAnswer::Below(_)
             | ShardAnswer::Xattrs { .. } => {}
         }
+    }
+
+    fn grant_open(&mut self, call: &Call, answer: &mut ShardAnswer) {
+        let Some(flags) = call.request.open_flags() else { return };
+        if self.grant_for_group(call, &flags, answer) {
+            return;
+        }
+        let ShardAnswer::Opened { attributes, capability, others, created, grants } = answer else { return };
+        let session = call.session();
+        if *created && !call.made {
+            *grants = self.grant_name(call) | self.grant_new_file(session, attributes, flags);
+            return;
+        }
+        *grants = self.grant_name(call)
+            | self.grant_data(session, attributes.inode, flags)
+            | self.grant_attributes(session, attributes);
+        (*capability, *others) = self.capabilities(attributes, flags.access, session);
     }
 
     /// The new name of a rename, and after an exchange the old one, both or none.

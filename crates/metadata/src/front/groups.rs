@@ -3,19 +3,21 @@
 //! A group has a number in place of a session's, under which its lease and its rights are granted. It has no client to
 //! answer a recall, and needs none: it holds no more than `Open`. Each renewal by a member renews the group. The group
 //! ends when its last member leaves or ends. If only the opener has ever joined, it lasts until its term expires:
-//! another session may be about to join.
+//! another session may be about to join. A file is opened for a group by a call of its own, or by the one that opens
+//! its name, and perhaps makes it.
 //!
 //! Not here: how other processes learn of a group. The opener sends them a [`weft_protocol::GroupOpen`].
 
 use super::park::Call;
 use super::plan::{Plan, plan_open};
 use super::{Effect, Shard, Verdict};
+use crate::back::{SET_GID, SET_UID};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::GROUPS_PER_SESSION_MAX;
-use weft_protocol::message::shard::{Access, OpenFlags, PageCache, ShardAnswer};
-use weft_protocol::{Error, Grants, InodeNumber, SessionId};
+use weft_protocol::message::shard::{Access, ForGroup, OpenFlags, PageCache, ShardAnswer};
+use weft_protocol::{Attributes, Error, FileKind, Grants, InodeNumber, LeaseKey, SessionId};
 
 #[derive(Serialize, Deserialize)]
 struct Group {
@@ -49,9 +51,11 @@ impl Groups {
         self.joined.get(&session).is_none_or(|joined| joined.len() < GROUPS_PER_SESSION_MAX)
     }
 
-    /// A session opens a file for a group, and has joined it.
+    /// A session opens a file for a group, and has joined it. The same client may do so again by its next session, if
+    /// it repeats a call.
     fn open(&mut self, group: SessionId, opener: SessionId) {
-        self.groups.entry(group).or_insert(Group { opener, members: 0, was_joined: false });
+        let record = self.groups.entry(group).or_insert(Group { opener, members: 0, was_joined: false });
+        record.opener = opener;
         self.join(group, opener);
     }
 
@@ -106,19 +110,24 @@ impl<K: KeyValue> Shard<K> {
         }
     }
 
+    /// Returns true if a session may open a file for a group of this number.
+    fn may_open_group(&self, session: SessionId, group: SessionId) -> bool {
+        // One that has ended does not begin again.
+        group.is_group() && !self.sessions.refuses(group) && self.groups.has_room(session)
+    }
+
     /// Opens a file for a group, as it would be opened for direct I/O.
     pub(super) fn open_group(
         &mut self,
         call: &Call,
         (inode, access, group): (InodeNumber, Access, SessionId),
     ) -> Verdict {
-        let flags = OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None };
+        let flags = flags_for_group(access);
         let record = match self.back.check_open(&call.credentials, inode, flags) {
             Ok(record) => record,
             Err(error) => return Verdict::Reply(Err(error)),
         };
-        // One that has ended does not begin again.
-        if !group.is_group() || self.sessions.refuses(group) || !self.groups.has_room(call.session()) {
+        if !self.may_open_group(call.session(), group) {
             return Verdict::Reply(Err(Error::Invalid));
         }
         let mut plan = Plan::new();
@@ -126,12 +135,77 @@ impl<K: KeyValue> Shard<K> {
         if let Some(pause) = self.conflicts(&plan, Some(group), &[]) {
             return Verdict::Park(pause);
         }
-        self.sessions.hear(group, self.now.boot_ms);
-        self.groups.open(group, call.session());
-        let grants = self.grant_data(group, inode, flags);
         let attributes = record.attributes(inode);
+        let grants = self.grant_to_group(call.session(), group, &attributes, access) & Grants::OPEN;
         let (capability, others) = self.capabilities(&attributes, access, group);
-        let grants = grants & Grants::OPEN;
         Verdict::Reply(Ok(ShardAnswer::Opened { attributes, capability, others, created: false, grants }))
     }
+
+    /// Registers the open of a group, which the session has joined then.
+    fn grant_to_group(
+        &mut self,
+        session: SessionId,
+        group: SessionId,
+        attributes: &Attributes,
+        access: Access,
+    ) -> Grants {
+        self.sessions.hear(group, self.now.boot_ms);
+        self.groups.open(group, session);
+        self.grant_data(group, attributes.inode, flags_for_group(access))
+    }
+
+    /// Returns the group that an open of a file opens it for, if it does: see [`ForGroup`].
+    pub(super) fn group_of_open(
+        &self,
+        session: SessionId,
+        flags: &OpenFlags,
+        attributes: &Attributes,
+    ) -> Option<SessionId> {
+        let ForGroup { group, layouts } = flags.group.filter(|_| !flags.truncate)?;
+        let keeps_bits = attributes.mode & (SET_UID | SET_GID) == 0 || !flags.access.writes();
+        let is_for_group = attributes.kind == FileKind::Regular && layouts.include(&attributes.layout) && keeps_bits;
+        (is_for_group && self.sessions.is_alive(session) && self.may_open_group(session, group)).then_some(group)
+    }
+
+    /// Plans an open, for its group if it has one.
+    pub(super) fn plan_open_of(&self, plan: &mut Plan, session: SessionId, inode: InodeNumber, flags: OpenFlags) {
+        let attributes = flags.group.and_then(|_| Some(self.back.inode(inode)?.attributes(inode)));
+        plan.group = attributes.and_then(|attributes| self.group_of_open(session, &flags, &attributes));
+        let flags = if plan.group.is_some() { flags_for_group(flags.access) } else { self.as_opened(inode, flags) };
+        plan_open(plan, inode, flags);
+    }
+
+    /// Fills in the answer to an open that is for a group. Returns true if it is.
+    pub(super) fn grant_for_group(&mut self, call: &Call, flags: &OpenFlags, answer: &mut ShardAnswer) -> bool {
+        let ShardAnswer::Opened { attributes, capability, others, grants, .. } = answer else { return false };
+        let session = call.session();
+        let Some(group) = self.group_of_open(session, flags, attributes) else { return false };
+        self.grant_to_group(session, group, attributes, flags.access);
+        (*capability, *others) = self.capabilities(attributes, flags.access, group);
+        self.note_told(attributes.inode, session, self.next_grant_stamp());
+        *grants = self.grant_name(call) | Grants::OPEN | Grants::FOR_GROUP;
+        true
+    }
+
+    /// Answers an open again that was for a group, if the group still has the file open. Returns true if it has.
+    pub(super) fn tell_again_for_group(&mut self, call: &Call, answer: &mut ShardAnswer) -> bool {
+        let (Some(flags), ShardAnswer::Opened { attributes, capability, others, grants, .. }) =
+            (call.request.open_flags(), answer)
+        else {
+            return false;
+        };
+        let Some(ForGroup { group, .. }) = flags.group else { return false };
+        let is_open = self.groups.joined(call.session()).any(|joined| joined == group)
+            && self.leases.holder(&LeaseKey::Data(attributes.inode), group).is_some();
+        let Some(record) = self.back.inode(attributes.inode).filter(|_| is_open) else { return false };
+        *attributes = record.attributes(attributes.inode);
+        (*capability, *others) = self.capabilities(attributes, flags.access, group);
+        *grants = Grants::OPEN | Grants::FOR_GROUP;
+        true
+    }
+}
+
+/// How a file is opened for a group: nobody caches it.
+fn flags_for_group(access: Access) -> OpenFlags {
+    OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None, group: None }
 }

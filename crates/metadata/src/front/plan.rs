@@ -51,6 +51,8 @@ pub struct Plan {
     count: usize,
     /// Inode whose name goes.
     pub target: Option<InodeNumber>,
+    /// The group that the file is opened for. What the caller's session holds is in its way as well.
+    pub group: Option<SessionId>,
 }
 
 impl Plan {
@@ -61,7 +63,7 @@ impl Plan {
             to: LeaseMode::None,
             asks: Asks::Nobody,
         };
-        Self { touches: [none; TOUCHED_MAX], count: 0, target: None }
+        Self { touches: [none; TOUCHED_MAX], count: 0, target: None, group: None }
     }
 
     fn add(&mut self, touch: Touch) {
@@ -148,7 +150,7 @@ impl<K: KeyValue> Shard<K> {
                 Some(dentry) => {
                     let exclusive = create.is_some_and(|create| create.exclusive);
                     if dentry.kind == FileKind::Regular && !exclusive {
-                        plan_open(plan, dentry.inode, self.as_opened(dentry.inode, *flags));
+                        self.plan_open_of(plan, call.session(), dentry.inode, *flags);
                     }
                 }
                 None if create.is_some() => {
@@ -157,7 +159,7 @@ impl<K: KeyValue> Shard<K> {
                 }
                 None => {}
             },
-            ShardRequest::Open { inode, flags } => plan_open(plan, *inode, self.as_opened(*inode, *flags)),
+            ShardRequest::Open { inode, flags } => self.plan_open_of(plan, call.session(), *inode, *flags),
             ShardRequest::SetAttributes { inode, changes } => self.plan_attributes(call, plan, *inode, changes)?,
             ShardRequest::Commit { inode, object, .. } => {
                 plan.alone(LeaseKey::Attributes(*inode));

@@ -45,6 +45,12 @@ impl<K: KeyValue> Shard<K> {
         };
         let access = last.access;
         let mut result = last.result.clone();
+        if let Ok(answer) = &mut result
+            && access.is_some()
+            && self.tell_again_for_group(call, answer)
+        {
+            return Some(Some(result));
+        }
         if let Ok(ShardAnswer::Opened { attributes, capability, others, grants, .. }) = &mut result {
             let Some(access) = access else {
                 return Some(Some(result));

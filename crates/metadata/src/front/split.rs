@@ -77,7 +77,7 @@ impl<K: KeyValue> Shard<K> {
             self.back.check_open(
                 &call.credentials,
                 inode,
-                OpenFlags { access, truncate: false, direct: true, page_cache },
+                OpenFlags { access, truncate: false, direct: true, page_cache, group: None },
             )?;
         }
         let attributes = record.attributes(inode);

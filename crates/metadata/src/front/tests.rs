@@ -7,6 +7,7 @@ mod costs;
 mod cuts;
 mod data;
 mod fences;
+mod group_opens;
 mod groups;
 mod harness;
 mod leases;

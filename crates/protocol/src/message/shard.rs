@@ -11,7 +11,7 @@ use crate::cookie::Cookie;
 use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
-use crate::layout::{InheritedChange, Plan};
+use crate::layout::{InheritedChange, Layout, Plan};
 use crate::lease::{Grants, LeaseKey};
 use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
 use crate::name::Name;
@@ -106,6 +106,40 @@ pub struct OpenFlags {
     /// Take no data lease: each read and write goes to the storage server (O_DIRECT).
     pub direct: bool,
     pub page_cache: PageCache,
+    /// Open the file for a group instead of the session, if it is a file for one.
+    pub group: Option<ForGroup>,
+}
+
+/// A wish to have a file opened for a group by the call that opens it. The shard grants it ([`Grants::FOR_GROUP`]) as
+/// [`ShardRequest::OpenGroup`] would, and the session gets no lease on the contents. It opens the file for the session
+/// instead, as if there were no wish, if the layout is another one; if the file is truncated, or has no objects yet; if
+/// it is opened for writing and has set-id bits, which go before a group writes; and where `OpenGroup` would answer
+/// [`Error::Invalid`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForGroup {
+    pub group: SessionId,
+    pub layouts: GroupLayouts,
+}
+
+/// Which files an open is to open for a group, by their layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum GroupLayouts {
+    All,
+    Split,
+    /// Whole and striped ones.
+    Unsplit,
+}
+
+impl GroupLayouts {
+    /// Returns true if a file of this layout is to be opened for the group. Without objects it is not, unless it is
+    /// split: there is nothing that members could have rights to.
+    pub fn include(self, layout: &Layout) -> bool {
+        match (self, layout.epoch()) {
+            (Self::All | Self::Split, Some(_)) => true,
+            (Self::All | Self::Unsplit, None) => layout.object().is_some(),
+            (Self::Split, None) | (Self::Unsplit, Some(_)) => false,
+        }
+    }
 }
 
 /// Whether a kernel above the client may keep pages of a file that it opens.
@@ -501,6 +535,14 @@ impl ShardRequest {
         let tells =
             matches!(self, ShardRequest::NoteBelow { .. } | ShardRequest::Release { .. } | ShardRequest::EndSession);
         !self.is_read() && !tells
+    }
+
+    /// How the call opens a file, if it does.
+    pub fn open_flags(&self) -> Option<OpenFlags> {
+        match self {
+            ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } => Some(*flags),
+            _ => None,
+        }
     }
 
     /// The inode that the call is about: that of the directory, when it is about a name.

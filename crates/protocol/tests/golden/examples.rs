@@ -13,8 +13,8 @@ use weft_protocol::message::peer::{
 };
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryEntry, DirectoryPage, LockAnswer, OpenFlags, Origin, PageCache, RenameMode,
-    ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, StridedQuestion, SymlinkTarget,
+    Access, CreateFile, DirectoryEntry, DirectoryPage, ForGroup, GroupLayouts, LockAnswer, OpenFlags, Origin,
+    PageCache, RenameMode, ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, StridedQuestion, SymlinkTarget,
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -294,14 +294,15 @@ fn part_requests() -> Vec<ShardRequest> {
 
 pub fn shard_requests() -> Vec<ShardRequest> {
     let parent = InodeNumber::ROOT;
-    let flags = |access| OpenFlags { access, truncate: true, direct: false, page_cache: PageCache::None };
+    let flags = |access| OpenFlags { access, truncate: true, direct: false, page_cache: PageCache::None, group: None };
+    let for_group = ForGroup { group: SessionId::of_group(77), layouts: GroupLayouts::Unsplit };
     let mut requests = vec![
         ShardRequest::Lookup { parent, name: name("file") },
         ShardRequest::GetAttributes { inode: inode() },
         ShardRequest::OpenAt {
             parent,
             name: name("file"),
-            flags: flags(Access::ReadWrite),
+            flags: OpenFlags { group: Some(for_group), ..flags(Access::ReadWrite) },
             create: Some(CreateFile { mode: 0o644, exclusive: true, plan: Some(Plan::Split) }),
         },
         ShardRequest::Commit {

@@ -88,7 +88,13 @@ impl Bench {
 }
 
 pub fn create(parent: InodeNumber, text: &str, mode: u16) -> ShardRequest {
-    let flags = OpenFlags { access: Access::ReadWrite, truncate: false, direct: false, page_cache: PageCache::None };
+    let flags = OpenFlags {
+        access: Access::ReadWrite,
+        truncate: false,
+        direct: false,
+        page_cache: PageCache::None,
+        group: None,
+    };
     let create = CreateFile { mode, exclusive: true, plan: None };
     ShardRequest::OpenAt { parent, name: name(text), flags, create: Some(create) }
 }
@@ -117,7 +123,7 @@ pub fn rename(from: (InodeNumber, &str), to: (InodeNumber, &str), mode: RenameMo
 fn open(inode: InodeNumber, access: Access) -> ShardRequest {
     ShardRequest::Open {
         inode,
-        flags: OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None },
+        flags: OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None, group: None },
     }
 }
 

@@ -46,7 +46,8 @@ fn truncating_a_set_id_file_with_write_permission_clears_the_bits() {
     let both = AttributeChanges { size: Some(3), mode: Some(0o777), ..AttributeChanges::default() };
     bench.change(set(file, both)).expect("as a kernel sends ftruncate");
     assert_eq!((bench.get(file).mode, bench.get(file).size), (0o777, 3));
-    let flags = OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None };
+    let flags =
+        OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None, group: None };
     let file = foreign_file(&mut Bench::new(), 0o6777);
     let mut bench = Bench::new();
     assert_eq!(foreign_file(&mut bench, 0o6777), file);
@@ -58,7 +59,7 @@ fn truncating_a_set_id_file_with_write_permission_clears_the_bits() {
 fn a_program_is_opened_with_execute_permission_alone() {
     let open = |inode, access| ShardRequest::Open {
         inode,
-        flags: OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None },
+        flags: OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None, group: None },
     };
     let mut bench = Bench::new();
     let program = foreign_file(&mut bench, 0o711);

@@ -6,7 +6,8 @@ use weft_protocol::message::shard::*;
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::*;
 
-const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None };
+const CUT: OpenFlags =
+    OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None, group: None };
 
 fn open_cut(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Open { inode, flags: CUT }

@@ -27,7 +27,8 @@ fn open_cut(inode: InodeNumber) -> ShardRequest {
     ShardRequest::Open { inode, flags: CUT }
 }
 
-const CUT: OpenFlags = OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None };
+const CUT: OpenFlags =
+    OpenFlags { access: Access::Write, truncate: true, direct: false, page_cache: PageCache::None, group: None };
 
 #[test]
 fn a_lone_writer_is_exclusive_and_readers_share() {

@@ -51,7 +51,7 @@ pub fn object(sequence: u64) -> ObjectId {
 }
 
 pub fn flags(access: Access) -> OpenFlags {
-    OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None }
+    OpenFlags { access, truncate: false, direct: false, page_cache: PageCache::None, group: None }
 }
 
 pub fn create(text: &str) -> ShardRequest {
@@ -66,7 +66,7 @@ pub fn open(inode: InodeNumber, access: Access) -> ShardRequest {
 pub fn open_direct(inode: InodeNumber, access: Access) -> ShardRequest {
     ShardRequest::Open {
         inode,
-        flags: OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None },
+        flags: OpenFlags { access, truncate: false, direct: true, page_cache: PageCache::None, group: None },
     }
 }
 

@@ -119,7 +119,8 @@ impl Play {
             Operation::Mkdir(number) => mkdir(ROOT, text(*number)),
             Operation::Open(number, writes, direct) => {
                 let access = if *writes { Access::ReadWrite } else { Access::Read };
-                let flags = OpenFlags { access, truncate: false, direct: *direct, page_cache: PageCache::None };
+                let flags =
+                    OpenFlags { access, truncate: false, direct: *direct, page_cache: PageCache::None, group: None };
                 ShardRequest::Open { inode: self.inode(*number), flags }
             }
             Operation::Commit(number, size) => commit(self.inode(*number), 100 + client as u64, *size),
