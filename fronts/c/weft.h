@@ -95,9 +95,16 @@ int weft_open(weft_t fs, const char *path, int flags, mode_t mode, weft_file_t *
  *     whole | width=N [stripe=SIZE]   layout of a file that this call makes: on one node, or in stripes over N
  *     split                           likewise: a part for each client that writes, on its node
  *     spill                           writes to a split file go on at another node when the caller's own is full
+ *     group=all|split|unsplit         opens a file of such a layout as weft_import() does, and weft_export() of it costs
+ *                                     no message; one that cannot be (it is truncated, has no objects yet, or is opened
+ *                                     for writing and has set-id bits) is opened as without this hint
  *     rdma=static|dynamic|auto        memory that RDMA registers: the connection's, the caller's, by the size
  * An unknown hint is -EINVAL. A file that is there keeps its layout. */
 int weft_openat(weft_file_t directory, const char *path, int flags, mode_t mode, const char *hints, weft_file_t *file);
+
+/* Layout of an open file, in the words of the extended attribute weft.layout, without a terminating zero; no message.
+ * With length 0 the length that it would take is returned; -ERANGE: it takes more. */
+ssize_t weft_layout(weft_file_t file, char *text, size_t length);
 
 /* The root directory, for functions with `at`. */
 int weft_root(weft_t fs, weft_file_t *directory);

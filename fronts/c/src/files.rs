@@ -62,6 +62,17 @@ extern "C" fn weft_root(fs: FsHandle, directory: Option<&mut FileHandle>) -> c_i
 
 /// See `weft.h`.
 #[unsafe(no_mangle)]
+extern "C" fn weft_layout(file: FileHandle, text: *mut c_char, length: usize) -> isize {
+    count(|| {
+        let file = file.get()?;
+        // SAFETY: it is as `weft.h` says.
+        let into = unsafe { raw::slice_mut(text.cast::<u8>(), length, "text") }?;
+        raw::store(file.layout()?.as_bytes(), into, || "the layout".to_owned())
+    })
+}
+
+/// See `weft.h`.
+#[unsafe(no_mangle)]
 extern "C" fn weft_export(file: FileHandle, handle: *mut c_void, length: usize) -> isize {
     count(|| {
         let file = file.get()?;

@@ -3,9 +3,11 @@
 use crate::failure::{Failure, Outcome};
 use weft_client::{Registration, parse_layout};
 use weft_protocol::Plan;
+use weft_protocol::message::shard::GroupLayouts;
 
 const REGISTRATION: &str = "rdma=";
 const SPILL: &str = "spill";
+const GROUP: &str = "group=";
 
 /// What a caller asks of an open beyond its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,6 +17,8 @@ pub struct Hints {
     pub registration: Option<Registration>,
     /// Of a split file: writes go on at another node when the caller's own is full.
     pub spill: bool,
+    /// Files of these layouts are opened for others to import.
+    pub group: Option<GroupLayouts>,
 }
 
 impl Hints {
@@ -24,6 +28,11 @@ impl Hints {
         let mut hints = Hints::default();
         let mut layout = Vec::new();
         for word in text.split_ascii_whitespace() {
+            if let Some(value) = word.strip_prefix(GROUP) {
+                let refusal = || Failure::invalid(format!("hint '{word}': not all, split or unsplit"));
+                hints.group = Some(group_layouts(value).ok_or_else(refusal)?);
+                continue;
+            }
             match word.strip_prefix(REGISTRATION) {
                 Some(value) => {
                     let refusal = || Failure::invalid(format!("hint '{word}': not static, dynamic or auto"));
@@ -33,7 +42,7 @@ impl Hints {
                 None if ["whole", "split"].contains(&word) => layout.push(word),
                 None if word == SPILL => hints.spill = true,
                 None => {
-                    let known = "whole, split, spill, width=N, stripe=SIZE and rdma=MODE are known";
+                    let known = "whole, split, spill, width=N, stripe=SIZE, group=LAYOUTS and rdma=MODE are known";
                     return Err(Failure::invalid(format!("unknown hint '{word}': {known}")));
                 }
             }
@@ -45,6 +54,15 @@ impl Hints {
             hints.layout = Some(parse_layout(&words).ok_or_else(refusal)?);
         }
         Ok(hints)
+    }
+}
+
+fn group_layouts(text: &str) -> Option<GroupLayouts> {
+    match text {
+        "all" => Some(GroupLayouts::All),
+        "split" => Some(GroupLayouts::Split),
+        "unsplit" => Some(GroupLayouts::Unsplit),
+        _ => None,
     }
 }
 
@@ -62,9 +80,14 @@ mod tests {
         assert_eq!(Hints::parse(b"split").unwrap(), Hints { layout: Some(Plan::Split), ..Hints::default() });
         assert_eq!(Hints::parse(b"spill").unwrap(), Hints { spill: true, ..Hints::default() });
         assert_eq!(Hints::parse(b"split spill").unwrap().layout, Some(Plan::Split));
-        for (bad, named) in
-            [("widht=2", "widht=2"), ("rdma=fast", "rdma=fast"), ("stripe=64KiB", "stripe"), ("width=2 whole", "whole")]
-        {
+        assert_eq!(Hints::parse(b"group=unsplit").unwrap().group, Some(GroupLayouts::Unsplit));
+        for (bad, named) in [
+            ("widht=2", "widht=2"),
+            ("rdma=fast", "rdma=fast"),
+            ("group=some", "group=some"),
+            ("stripe=64KiB", "stripe"),
+            ("width=2 whole", "whole"),
+        ] {
             let failure = Hints::parse(bad.as_bytes()).unwrap_err();
             assert!(failure.errno() == libc::EINVAL && failure.text().contains(named), "{bad}: {failure:?}");
         }

@@ -6,7 +6,7 @@ use crate::hints::Hints;
 use crate::place::Place;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_client::{File, JoinOptions, OpenOptions, ReadList};
+use weft_client::{File, GroupWish, JoinOptions, OpenOptions, ReadList, layout_text};
 use weft_protocol::message::shard::{Access, CreateFile};
 use weft_protocol::{Error, FileKind, GroupOpen, InodeNumber};
 
@@ -91,9 +91,16 @@ impl OpenFile {
             return Self::open_directory(place, &flags);
         }
         let FileSystem { client, who, .. } = &**place.fs;
-        let opened = client.open_path(who, (place.directory, place.path), flags.options, flags.create, flags.follows);
+        let Flags { options, create, follows, synced, .. } = flags;
+        let at = (place.directory, place.path);
+        let opened = match hints.group {
+            Some(layouts) => {
+                client.open_path_for_group(who, at, options, create, follows, GroupWish { layouts, synced })
+            }
+            None => client.open_path(who, at, options, create, follows).map(|(file, _)| file),
+        };
         match opened {
-            Ok((file, _)) => Ok(Self::new(place.fs, What::File(file), &flags)),
+            Ok(file) => Ok(Self::new(place.fs, What::File(file), &flags)),
             Err(Error::IsDirectory) if flags.create.is_none() => Self::open_directory(place, &flags),
             Err(error) => Err(error).explain(|| format!("open {place}")),
         }
@@ -134,6 +141,9 @@ impl OpenFile {
         if hints.layout.is_some() {
             return Err(Failure::invalid("a layout is for files that are made"));
         }
+        if hints.group.is_some() {
+            return Err(Failure::invalid("group= is for files that are opened by their names"));
+        }
         let options = JoinOptions { registration: hints.registration, spill: hints.spill };
         let imported = fs.client.import(&fs.who, exported, options);
         if imported.as_ref().err() == Some(&Error::Malformed) {
@@ -148,6 +158,11 @@ impl OpenFile {
         let GroupOpen { access, synced, append: appends, .. } = open;
         let (fs, what, position) = (Arc::clone(fs), What::File(file), Mutex::new(0));
         Ok(Self { fs, what, access, synced, appends, position })
+    }
+
+    /// Layout of the file in the words of `weft.layout`, without a message.
+    pub fn layout(&self) -> Outcome<String> {
+        Ok(layout_text(self.file()?.plan()))
     }
 
     /// What this handle has written to a split file since its last publication, for [`OpenFile::publish_for`] in

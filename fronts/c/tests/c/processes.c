@@ -60,6 +60,36 @@ static void export_and_wait(const char *file_system, int to)
     pause();
 }
 
+/* A file that is made for others by the call that opens it: what an imported handle has written to a split file others
+ * see once it is flushed. */
+static void opens_for_others(weft_t fs)
+{
+    weft_file_t root, file, other, none;
+    char handle[256], text[32];
+    EXPECT(0, weft_root(fs, &root));
+    EXPECT(0, weft_openat(root, "for-others", O_RDWR | O_CREAT, 0644, "split group=split", &file));
+    EXPECT(5, weft_layout(file, text, sizeof text));
+    CHECK(memcmp(text, "split", 5) == 0);
+    EXPECT(5, weft_layout(file, NULL, 0));
+    REFUSED(ERANGE, "layout", weft_layout(file, text, 4));
+    REFUSED(EISDIR, "directory", weft_layout(root, text, sizeof text));
+    ssize_t length = weft_export(file, handle, sizeof handle);
+    CHECK(length > 0);
+    EXPECT(0, weft_import(fs, handle, length, NULL, &other));
+    EXPECT(5, weft_pwrite(file, "group", 5, 0));
+    EXPECT(0, weft_flush(file));
+    EXPECT(5, weft_pread(other, text, sizeof text, 0));
+    CHECK(memcmp(text, "group", 5) == 0);
+    REFUSED(EINVAL, "group=", weft_import(fs, handle, length, "group=all", &none));
+    EXPECT(0, weft_close(other));
+    EXPECT(0, weft_close(file));
+    EXPECT(0, weft_openat(root, "for-itself", O_RDWR | O_CREAT, 0644, "group=split", &file));
+    EXPECT(5, weft_layout(file, text, sizeof text));
+    CHECK(memcmp(text, "whole", 5) == 0);
+    EXPECT(0, weft_close(file));
+    EXPECT(0, weft_close(root));
+}
+
 /* The handle of a process that is killed is used by others as long as they have it open, also without its name. */
 static void exports(const char *file_system)
 {
@@ -89,6 +119,7 @@ static void exports(const char *file_system)
     EXPECT(0, weft_fsync(file));
     EXPECT(0, weft_close(file));
     EXPECT(3, weft_pwrite(second, "end", 3, 15));
+    opens_for_others(fs);
 
     weft_file_t none;
     REFUSED(EINVAL, "handle", weft_import(fs, handle, length - 1, NULL, &none));
