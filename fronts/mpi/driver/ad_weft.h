@@ -136,7 +136,8 @@ struct ad_weft_layout {
     int is_split;
 };
 
-struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path);
+/* Asks nobody. */
+struct ad_weft_layout ad_weft_layout(weft_file_t file);
 
 /* Returns whether each write of a split file is to be visible when it returns, not after a sync only: as the hint says,
  * else whether this process has a library that relies on it. */

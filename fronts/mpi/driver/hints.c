@@ -124,22 +124,17 @@ void ad_weft_handle_words(ADIO_File fd, char words[AD_WEFT_WORDS])
     snprintf(words, AD_WEFT_WORDS, "%s%s", rdma, is_spilling(fd) ? " spill" : "");
 }
 
-/* Parses the extended attribute: `whole`, `split`, or `width=N stripe=SIZE`, SIZE in bytes, KiB or MiB. */
-struct ad_weft_layout ad_weft_layout(weft_t fs, const char *path)
+/* Parses `whole`, `split`, or `width=N stripe=BYTES`. */
+struct ad_weft_layout ad_weft_layout(weft_file_t file)
 {
     struct ad_weft_layout layout = {1, 0, 0};
-    char value[128], unit[4] = "";
-    ssize_t length = weft_getxattr(fs, path, "weft.layout", value, sizeof value - 1);
+    char value[128];
+    ssize_t length = weft_layout(file, value, sizeof value - 1);
     if (length < 0)
         return layout;
     value[length] = '\0';
     layout.is_split = strcmp(value, "split") == 0;
-    if (sscanf(value, "width=%d stripe=%d%3s", &layout.width, &layout.stripe, unit) < 1)
-        return layout;
-    if (strcmp(unit, "KiB") == 0)
-        layout.stripe <<= 10;
-    else if (strcmp(unit, "MiB") == 0)
-        layout.stripe <<= 20;
+    sscanf(value, "width=%d stripe=%d", &layout.width, &layout.stripe);
     return layout;
 }
 

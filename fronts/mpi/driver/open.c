@@ -1,14 +1,15 @@
 /* Open, close, delete.
  *
- * A collective open costs one open at the metadata server, independent of the size of the communicator: rank 0 opens
- * the file, exports its handle and broadcasts it; the other ranks import it. While a file is exported no client caches
- * it, so a write is visible to all ranks when it returns. Special cases:
+ * A collective open costs one call at the metadata server, independent of the size of the communicator, if the
+ * directory is known: rank 0 opens the file for all, exports its handle and broadcasts it; the other ranks import it.
+ * While a file is exported no client caches it, so a write is visible to all ranks when it returns. Of a split file each
+ * rank publishes what it has written when it synchronizes or closes. Special cases:
  *
  *     rank 0 cannot open       all ranks fail with its error
  *     rank 0 cannot export     each rank opens the file
  *     a rank cannot import     that rank opens the file (it has another user's key)
- *     one rank                 plain open; the client may cache under a lease
- *     split file               every rank imports the handle, so that each publishes when it synchronizes or closes
+ *     no objects yet           a new file that is not split: the export gives it objects, two calls more
+ *     one rank                 plain open, unless the file is split; the client may cache under a lease
  *     visible at once          of a split file each rank opens the file, and so publishes each write (weft_visibility)
  *
  * After the open `fd->filename` names file system and path independent of mounts and working directories. ROMIO derives
@@ -66,8 +67,19 @@ static int flags_of(int access_mode, const struct ad_weft_name *name)
     return is_shared_pointer(name) ? flags | O_DIRECT : flags;
 }
 
+/* Returns the hint that has rank 0's open be for all ranks, if the layout of the file is one that it exports. */
+static const char *group_hint(ADIO_File fd, const struct ad_weft_name *name, int is_single)
+{
+    if (is_shared_pointer(name))
+        return "";
+    if (ad_weft_is_immediate(fd))
+        return is_single ? "" : " group=unsplit";
+    return is_single ? " group=split" : " group=all";
+}
+
 /* Opens with hints. Hints are advisory: a layout that is invalid is dropped. */
-static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_name *name, int flags, weft_file_t *file)
+static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_name *name, int flags,
+                           const char *group, weft_file_t *file)
 {
     char layout[AD_WEFT_WORDS], words[AD_WEFT_WORDS], both[2 * AD_WEFT_WORDS];
     mode_t mode = fd->perm == ADIO_PERM_NULL ? 0666 : (mode_t)fd->perm;
@@ -76,6 +88,7 @@ static int open_with_hints(ADIO_File fd, weft_file_t root, const struct ad_weft_
     if (is_pointer)
         strcpy(layout, "whole");
     ad_weft_handle_words(fd, words);
+    strcat(words, group);
     if (flags & O_CREAT && *layout != '\0') {
         snprintf(both, sizeof both, "%s %s", layout, words);
         int error = weft_openat(root, name->path, flags, mode, both, file);
@@ -95,19 +108,19 @@ static void keep(ADIO_File fd, struct ad_weft_connection *connection, weft_file_
     fd->fs_ptr = open;
 }
 
-/* Opens the file in this process. Collective writes with holes read the holes, so write-only files are opened for
- * reading too if permissions allow it. */
-static int open_alone(ADIO_File fd, struct ad_weft_connection *connection, const struct ad_weft_name *name,
-                      int access_mode)
+/* Opens the file in this process, or by it for others (group_hint). Collective writes with holes read the holes, so
+ * write-only files are opened for reading too if permissions allow it. */
+static int open_by_name(ADIO_File fd, struct ad_weft_connection *connection, const struct ad_weft_name *name,
+                        int access_mode, const char *group)
 {
     weft_file_t root, file;
     int flags = flags_of(access_mode, name);
     int error = weft_root(connection->fs, &root);
     if (error < 0)
         return error;
-    error = open_with_hints(fd, root, name, flags, &file);
+    error = open_with_hints(fd, root, name, flags, group, &file);
     if (error == -EACCES && access_mode & ADIO_WRONLY)
-        error = open_with_hints(fd, root, name, (flags & ~O_ACCMODE) | O_WRONLY, &file);
+        error = open_with_hints(fd, root, name, (flags & ~O_ACCMODE) | O_WRONLY, group, &file);
     weft_close(root);
     if (error < 0)
         return error;
@@ -129,21 +142,6 @@ static void export(struct open_result *result, weft_file_t file, void *handle)
     result->handle_bytes = bytes > 0 ? (int)bytes : 0;
 }
 
-/* Has rank 0 of a split file use the file as the other ranks do. If that fails it publishes each write: correct, and
- * slower. */
-static void import_own(ADIO_File fd, struct open_result *result, void *handle)
-{
-    struct ad_weft_file *open = ad_weft_file(fd);
-    char words[AD_WEFT_WORDS];
-    weft_file_t file;
-    ad_weft_handle_words(fd, words);
-    if (result->handle_bytes == 0 ||
-        weft_import(open->connection->fs, handle, (size_t)result->handle_bytes, words, &file) < 0)
-        return;
-    weft_close(open->file);
-    open->file = file;
-}
-
 /* Opens the file at rank 0 and fills in the result. `handle` is the buffer for the exported handle. A single rank
  * needs none, unless the file is split. */
 static void open_first(ADIO_File fd, int access_mode, struct open_result *result, void *handle, int is_single)
@@ -160,19 +158,16 @@ static void open_first(ADIO_File fd, int access_mode, struct open_result *result
         fail(result, error, 1);
         return;
     }
-    if ((error = open_alone(fd, connection, &result->name, access_mode)) < 0) {
+    const char *group = group_hint(fd, &result->name, is_single);
+    if ((error = open_by_name(fd, connection, &result->name, access_mode, group)) < 0) {
         fail(result, error, 0);
         return;
     }
-    /* Before the export: afterwards attributes are not cached. */
-    if (!is_shared_pointer(&result->name))
-        result->layout = ad_weft_layout(connection->fs, result->name.path);
+    result->layout = ad_weft_layout(ad_weft_file(fd)->file);
     if (access_mode & ADIO_APPEND)
         result->size = ad_weft_size(fd);
     if (result->layout.is_split ? !ad_weft_is_immediate(fd) : !is_single)
         export(result, ad_weft_file(fd)->file, handle);
-    if (result->layout.is_split)
-        import_own(fd, result, handle);
 }
 
 /* Imports the file at the other ranks, or opens it. */
@@ -189,7 +184,7 @@ static int open_next(ADIO_File fd, int access_mode, const struct open_result *re
     ad_weft_handle_words(fd, words);
     if (result->handle_bytes == 0 ||
         weft_import(connection->fs, handle, (size_t)result->handle_bytes, words, &file) < 0)
-        return open_alone(fd, connection, &result->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL));
+        return open_by_name(fd, connection, &result->name, access_mode & ~(ADIO_CREATE | ADIO_EXCL), "");
     keep(fd, connection, file);
     return 0;
 }

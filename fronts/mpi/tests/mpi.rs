@@ -7,9 +7,10 @@
 
 mod openmpi;
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use weft_mpi::Mpi;
 use weft_tests::command::{Up, binaries, is_installed, run};
@@ -190,21 +191,42 @@ fn files_with_a_part_for_each_process_keep_the_promises_too() {
     assert!(layout.contains("a part for each writer"), "{layout}");
 }
 
+/// Calls that the shards serve between the two moments that a program of `alone/` tells of, with some of those who
+/// look: their sessions end at each shard.
+fn calls_while(ground: &Ground, command: &mut Command) -> u64 {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut input = child.stdin.take().expect("it is piped");
+    let mut told = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let counts = ["ready", "done"].map(|moment| {
+        let is_told = told.by_ref().map_while(Result::ok).any(|line| line == moment);
+        assert!(is_told, "{command:?} ended before it was {moment}");
+        let calls = ground.calls();
+        input.write_all(b"\n").expect("it reads");
+        calls
+    });
+    assert!(child.wait().expect("it ends").success(), "{command:?}");
+    counts[1] - counts[0]
+}
+
+/// A collective open is one call of metadata, and a close none, however many processes there are.
 #[test]
 fn one_process_opens_for_all() {
     let Some(ground) = Ground::new("group") else { return };
-    let suite = suite();
-    let count = |processes| {
-        let before = ground.calls();
-        expect(&mut ground.mpiexec(processes, &suite, &["weft:/", "reopened"]), "reopened holds");
-        ground.calls() - before
-    };
-    count(2); // makes it
-    let (two, six) = (count(2), count(6));
-    // Each process that opened would cost two calls and more a round, an open and a close: 160 in 20 rounds. What those
-    // cost that import a handle is their connection.
-    eprintln!("calls of metadata for 20 opens: {two} by two processes, {six} by six");
-    assert!(six < two + 40, "{two} {six}");
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
+    let opens = alone("opens");
+    for (place, how, each) in [
+        ("weft:/", "again", 1),
+        ("weft:/split/", "again", 1),
+        ("weft:/split/", "anew", 1),
+        // A file that is not split gets its objects by a call, and is opened for all by another one.
+        ("weft:/", "anew", 3),
+    ] {
+        for processes in [2, 6] {
+            let calls = calls_while(&ground, &mut ground.mpiexec(processes, &opens, &[place, how]));
+            eprintln!("calls of metadata for 20 opens and closes of {place} by {processes}, {how}: {calls}");
+            assert!((20 * each..20 * (each + 1)).contains(&calls), "{place} {how} {processes}: {calls}");
+        }
+    }
 }
 
 /// Of a split file the processes of a machine publish what they have written by one call.

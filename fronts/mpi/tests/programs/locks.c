@@ -85,16 +85,6 @@ static void passed_on(const char *place)
     OK(MPI_File_close(&file));
 }
 
-/* The same file over and over, for the test that counts requests of metadata. */
-static void reopened(const char *place)
-{
-    MPI_File file;
-    for (int round = 0; round < 20; round++) {
-        OK(MPI_File_open(MPI_COMM_WORLD, in(place, "reopened"), MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file));
-        OK(MPI_File_close(&file));
-    }
-}
-
 /* Record after record, each synchronized, for the test that counts what split files cost. */
 static void synced(const char *place)
 {
@@ -116,7 +106,6 @@ const struct test lock_tests[] = {
     {"atomic", atomic},
     {"shared", shared},
     {"passed-on", passed_on},
-    {"reopened", reopened},
     {"synced", synced},
     {NULL, NULL},
 };
