@@ -110,6 +110,8 @@ class Bench:
             "striped": f"mpi,segmented{more}:weft:{NAME}:/striped/segmented",
             "striped strided": f"mpi,strided{more}:weft:{NAME}:/striped/strided",
         }
+        if collective:
+            found["split, own errors"] = f"mpi,segmented{more},weft_write_errors/own:weft:{NAME}:/split/own-errors"
         if self.mount:
             found["stock striped"] = f"mpi,segmented{more}:ufs:{self.mount}/striped/stock"
         for peer in self.options.peer:
