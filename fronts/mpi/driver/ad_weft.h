@@ -47,6 +47,8 @@ struct ad_weft_file {
     weft_file_t file;
     int is_split;    /* each rank has a part */
     int is_deferred; /* and publishes what it writes there when it synchronizes or closes */
+    int is_single;   /* there are no other ranks */
+    int agrees_on_writes; /* a collective write of a split file waits for all ranks, and fails at all */
     int has_written; /* since the last collective read of such a file */
     int failed;      /* -errno of a collective write of a split file, which the other ranks are not told of yet */
     MPI_Comm node;   /* the ranks of this machine, or MPI_COMM_NULL before they have published together */
@@ -78,9 +80,9 @@ int ad_weft_connect_error(const char *where, const char *name, int error, const 
 /* Agrees on the result of a collective call, 0 or -errno: returns the least of all ranks'. Waits for all ranks. */
 int ad_weft_agree(ADIO_File fd, int error);
 
-/* Takes note of the result of a collective write of a split file, a count or -errno. If it has failed, the next
- * collective call that waits for all ranks fails at all of them. */
-void ad_weft_note_failed(ADIO_File fd, ssize_t result);
+/* Takes note of the result of a collective write of a split file that waits for nobody, a count or -errno. If it has
+ * failed, the next collective call that waits for all ranks fails at all of them. */
+void ad_weft_note_failed(struct ad_weft_file *open, ssize_t result);
 
 /* Returns `error`, or if that is 0, what was noted, which is forgotten then. */
 int ad_weft_with_failed(ADIO_File fd, int error);
@@ -143,8 +145,11 @@ struct ad_weft_layout ad_weft_layout(weft_file_t file);
  * else whether this process has a library that relies on it. */
 int ad_weft_is_immediate(ADIO_File fd);
 
-/* Sets the hint that MPI_File_get_info() returns of an open split file; it is removed from others. */
-void ad_weft_set_visibility(ADIO_File fd);
+/* Returns whether a collective write of a split file waits for all ranks, and fails at all: as the hint says. */
+int ad_weft_agrees_on_writes(ADIO_File fd);
+
+/* Sets the hints of split files that MPI_File_get_info() returns; they are removed from others. */
+void ad_weft_set_split_hints(ADIO_File fd);
 
 /* Sets the layout hints that MPI_File_get_info() returns and collective buffering uses. */
 void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout);
@@ -214,7 +219,12 @@ void ad_weft_read_strided(ADIO_File fd, void *buf, int count, MPI_Datatype datat
 void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                            ADIO_Offset offset, ADIO_Status *status, int *error_code);
 
-/* Collective: of a split file each rank transfers its own access. */
+/* Writes this rank's own access of a collective write of a split file. Returns the number of bytes or -errno. */
+ssize_t ad_weft_write_part(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                           ADIO_Offset offset, ADIO_Status *status, int *error_code);
+
+/* Collective: of a split file each rank transfers its own access. A write ends with an agreement on its error, if the
+ * hint weft_write_errors does not say otherwise. */
 void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                                ADIO_Offset offset, ADIO_Status *status, int *error_code);
 void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,

@@ -3,9 +3,10 @@
  * ADIOI_Err_create_code() maps errno values that have an error class. For the others it only has strerror(); here
  * MPI_ERR_IO carries the text of weft_strerror(), which names the node that did not answer or the key that was refused.
  *
- * Collective calls that wait for all ranks anyway (open, sync, close, set_size, reads of split files) fail at every rank
- * if they fail at one, so that all ranks make the same calls afterwards. A collective write of a split file does not
- * wait: its error is the rank's own, and the next of these calls fails at all ranks (docs/decisions/0028). */
+ * Blocking collective calls fail at every rank if they fail at one, so that all ranks make the same calls afterwards.
+ * Collective writes of a split file that do not wait for all ranks, nonblocking ones and those with the hint
+ * weft_write_errors = own, fail at the rank alone, and the next collective call that waits at all (docs/decisions/0028).
+ */
 #include "ad_weft.h"
 #include <errno.h>
 #include <stdio.h>
@@ -46,14 +47,12 @@ int ad_weft_connect_error(const char *where, const char *name, int error, const 
     return -error == EACCES ? ADIOI_Err_create_code(where, name, EACCES) : io_error(where, error, text);
 }
 
-void ad_weft_note_failed(ADIO_File fd, ssize_t result)
+void ad_weft_note_failed(struct ad_weft_file *open, ssize_t result)
 {
-    int processes;
-    MPI_Comm_size(fd->comm, &processes);
-    if (result >= 0 || processes == 1)
+    if (result >= 0 || open->is_single)
         return;
-    ad_weft_file(fd)->failed = (int)result;
-    ad_weft_file(fd)->has_written = 1;
+    open->failed = (int)result;
+    open->has_written = 1;
 }
 
 int ad_weft_with_failed(ADIO_File fd, int error)

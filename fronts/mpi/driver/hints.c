@@ -5,6 +5,8 @@
  *     weft_layout       layout of a new file: split (a part for each rank, on its node), whole
  *     weft_visibility   when others see what was written to a split file: immediate (when the write returns), sync (after
  *                       MPI's sync); immediate by default in processes that have HDF5 or PnetCDF
+ *     weft_write_errors when a failed collective write of a split file is reported to all ranks: agreed (by the write,
+ *                       which waits for all), own (by the next collective call that waits)
  *     weft_spill        true: a rank whose node is full writes on to another node's part of a split file
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
@@ -20,6 +22,7 @@
 #define LAYOUT "weft_layout"
 #define VISIBILITY "weft_visibility"
 #define SPILL "weft_spill"
+#define WRITE_ERRORS "weft_write_errors"
 
 static void set_number(ADIO_File fd, const char *key, int value)
 {
@@ -51,6 +54,11 @@ static int is_known_visibility(const char *value)
     return strcmp(value, "immediate") == 0 || strcmp(value, "sync") == 0;
 }
 
+static int is_known_write_errors(const char *value)
+{
+    return strcmp(value, "agreed") == 0 || strcmp(value, "own") == 0;
+}
+
 static int is_known_spill(const char *value)
 {
     return strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
@@ -79,6 +87,7 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
     install(fd, info, LAYOUT, is_known_layout);
     install(fd, info, SPILL, is_known_spill);
     install(fd, info, VISIBILITY, is_known_visibility);
+    install(fd, info, WRITE_ERRORS, is_known_write_errors);
 }
 
 /* HDF5 and PnetCDF read, and write over, at one rank what another one has written, after a barrier without a sync. */
@@ -138,14 +147,25 @@ struct ad_weft_layout ad_weft_layout(weft_file_t file)
     return layout;
 }
 
-void ad_weft_set_visibility(ADIO_File fd)
+int ad_weft_agrees_on_writes(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = get_hint(fd, VISIBILITY, value);
+    return !(get_hint(fd, WRITE_ERRORS, value) && strcmp(value, "own") == 0);
+}
+
+static void set_split_hint(ADIO_File fd, const char *key, const char *used)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
     if (ad_weft_file(fd)->is_split)
-        ADIOI_Info_set(fd->info, VISIBILITY, ad_weft_file(fd)->is_deferred ? "sync" : "immediate");
-    else if (is_set)
-        ADIOI_Info_delete(fd->info, VISIBILITY);
+        ADIOI_Info_set(fd->info, key, used);
+    else if (get_hint(fd, key, value))
+        ADIOI_Info_delete(fd->info, key);
+}
+
+void ad_weft_set_split_hints(ADIO_File fd)
+{
+    set_split_hint(fd, VISIBILITY, ad_weft_file(fd)->is_deferred ? "sync" : "immediate");
+    set_split_hint(fd, WRITE_ERRORS, ad_weft_file(fd)->agrees_on_writes ? "agreed" : "own");
 }
 
 /* The hints of a file that is neither striped nor split stay unset, unless the program has set them. */

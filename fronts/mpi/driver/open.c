@@ -32,6 +32,7 @@ struct open_result {
     char text[AD_WEFT_TEXT];
     struct ad_weft_name name;
     struct ad_weft_layout layout;
+    int agrees_on_writes;  /* at all ranks or at none, whatever their hints say */
     ADIO_Offset size;      /* for MPI_MODE_APPEND */
     int handle_bytes;      /* 0: no handle, each rank opens the file */
 };
@@ -164,6 +165,7 @@ static void open_first(ADIO_File fd, int access_mode, struct open_result *result
         return;
     }
     result->layout = ad_weft_layout(ad_weft_file(fd)->file);
+    result->agrees_on_writes = ad_weft_agrees_on_writes(fd);
     if (access_mode & ADIO_APPEND)
         result->size = ad_weft_size(fd);
     if (result->layout.is_split ? !ad_weft_is_immediate(fd) : !is_single)
@@ -206,13 +208,15 @@ static void rename_to_path(ADIO_File fd, const struct ad_weft_name *name)
 }
 
 /* Sets up the ADIO_File once the file is open. */
-static void finish(ADIO_File fd, int access_mode, const struct open_result *result)
+static void finish(ADIO_File fd, int access_mode, const struct open_result *result, int is_single)
 {
     rename_to_path(fd, &result->name);
     ad_weft_set_layout(fd, result->layout);
     ad_weft_file(fd)->is_split = result->layout.is_split;
     ad_weft_file(fd)->is_deferred = result->layout.is_split && result->handle_bytes > 0;
-    ad_weft_set_visibility(fd);
+    ad_weft_file(fd)->agrees_on_writes = result->agrees_on_writes;
+    ad_weft_file(fd)->is_single = is_single;
+    ad_weft_set_split_hints(fd);
     fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;
     if (access_mode & ADIO_APPEND)
         fd->fp_ind = result->size;
@@ -251,7 +255,7 @@ void ad_weft_open_coll(ADIO_File fd, int rank, int access_mode, int *error_code)
             *error_code = code(fd->filename, error, is_connect, NULL);
     }
     if (*error_code == MPI_SUCCESS)
-        finish(fd, access_mode, result);
+        finish(fd, access_mode, result, processes == 1);
     ADIOI_Free(handle);
     ADIOI_Free(result);
 }
@@ -267,7 +271,7 @@ void ad_weft_open(ADIO_File fd, int *error_code)
     ADIOI_Free(handle);
     *error_code = result->error < 0 ? code(fd->filename, result->error, result->is_connect, result->text) : MPI_SUCCESS;
     if (result->error == 0)
-        finish(fd, fd->access_mode, result);
+        finish(fd, fd->access_mode, result, 1);
     ADIOI_Free(result);
 }
 

@@ -22,13 +22,17 @@
 
 enum state { PENDING, DONE, COMPLETED };
 
+/* WRITE_OF_ALL: a rank's own part of a collective write of a split file. */
+enum kind { READ, WRITE, WRITE_OF_ALL };
+
 struct request {
     MPI_Request handle;
     struct ad_weft_connection *connection;
     enum state state;
     ssize_t result;
-    int is_write;
-    char *name; /* of the file, for errors */
+    enum kind kind;
+    struct ad_weft_file *open; /* while the request is active */
+    char *name;                /* of the file, for errors */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -107,7 +111,9 @@ static int query_request(void *state, MPI_Status *status)
     status->MPI_TAG = MPI_UNDEFINED;
     if (result >= 0)
         return MPI_SUCCESS;
-    const char *where = request->is_write ? "ad_weft_iwrite" : "ad_weft_iread";
+    if (request->kind == WRITE_OF_ALL)
+        ad_weft_note_failed(request->open, result);
+    const char *where = request->kind != READ ? "ad_weft_iwrite" : "ad_weft_iread";
     return ad_weft_error(where, request->name, (int)result, strerror((int)-result));
 }
 
@@ -143,7 +149,7 @@ static MPIX_Grequest_class request_class(void)
 }
 
 /* Submits an extent list. On -errno the caller falls back to synchronous I/O. */
-static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part, ADIO_Request *handle)
+static int submit(ADIO_File fd, enum kind kind, const struct ad_weft_pattern *part, ADIO_Request *handle)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
     int error = make_queue(open->connection);
@@ -151,12 +157,13 @@ static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part
         return error;
     struct request *request = ADIOI_Calloc(1, sizeof *request);
     request->connection = open->connection;
-    request->is_write = is_write;
+    request->kind = kind;
+    request->open = open;
     request->name = ADIOI_Strdup(fd->filename);
     MPIX_Grequest_class_allocate(request_class(), request, handle);
     request->handle = *handle;
     struct weft_request wanted = {
-        sizeof wanted, is_write ? WEFT_WRITE : WEFT_READ, open->file, part->extents, part->count, request,
+        sizeof wanted, kind != READ ? WEFT_WRITE : WEFT_READ, open->file, part->extents, part->count, request,
     };
     error = weft_submit(open->connection->queue, &wanted, 1);
     if (error < 0) {
@@ -165,13 +172,13 @@ static int submit(ADIO_File fd, int is_write, const struct ad_weft_pattern *part
         MPI_Request_free(handle);
         return error;
     }
-    if (is_write)
+    if (kind != READ)
         ad_weft_wrote(fd);
     return 0;
 }
 
 /* Submits an access. On -errno nothing has changed, and the caller falls back to synchronous I/O. */
-static int begin(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+static int begin(ADIO_File fd, enum kind kind, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                  ADIO_Offset offset, ADIO_Request *request)
 {
     struct ad_weft_access access;
@@ -185,7 +192,7 @@ static int begin(ADIO_File fd, int is_write, const void *buf, int count, MPI_Dat
     if (error == 0)
         error = ad_weft_to_list(&part);
     if (error == 0)
-        error = submit(fd, is_write, &part, request);
+        error = submit(fd, kind, &part, request);
     if (error == 0 && file_ptr_type == ADIO_INDIVIDUAL)
         fd->fp_ind = ad_weft_walk_position(&access.file);
     ad_weft_end(&access);
@@ -208,7 +215,7 @@ void ad_weft_iread_strided(ADIO_File fd, void *buf, int count, MPI_Datatype data
 {
     ADIO_Status status;
     *error_code = MPI_SUCCESS;
-    if (begin(fd, 0, buf, count, datatype, file_ptr_type, offset, request) == 0)
+    if (begin(fd, READ, buf, count, datatype, file_ptr_type, offset, request) == 0)
         return;
     ad_weft_read_strided(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
     completed(fd, datatype, &status, request, error_code);
@@ -219,14 +226,14 @@ void ad_weft_iwrite_strided(ADIO_File fd, const void *buf, int count, MPI_Dataty
 {
     ADIO_Status status;
     *error_code = MPI_SUCCESS;
-    if (begin(fd, 1, buf, count, datatype, file_ptr_type, offset, request) == 0)
+    if (begin(fd, WRITE, buf, count, datatype, file_ptr_type, offset, request) == 0)
         return;
     ad_weft_write_strided(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
     completed(fd, datatype, &status, request, error_code);
 }
 
 /* Submits a contiguous access, whose offset is in bytes of the file. */
-static int begin_contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+static int begin_contig(ADIO_File fd, enum kind kind, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                         ADIO_Offset offset, ADIO_Request *request)
 {
     MPI_Count size;
@@ -235,7 +242,7 @@ static int begin_contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Da
     struct ad_weft_pattern part = {.extents = &extent, .count = 1};
     if (file_ptr_type == ADIO_INDIVIDUAL)
         extent.offset = fd->fp_ind;
-    int error = submit(fd, is_write, &part, request);
+    int error = submit(fd, kind, &part, request);
     if (error == 0 && file_ptr_type == ADIO_INDIVIDUAL)
         fd->fp_ind += (ADIO_Offset)extent.length;
     return error;
@@ -246,7 +253,7 @@ void ad_weft_iread_contig(ADIO_File fd, void *buf, int count, MPI_Datatype datat
 {
     ADIO_Status status;
     *error_code = MPI_SUCCESS;
-    if (begin_contig(fd, 0, buf, count, datatype, file_ptr_type, offset, request) == 0)
+    if (begin_contig(fd, READ, buf, count, datatype, file_ptr_type, offset, request) == 0)
         return;
     ad_weft_read_contig(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
     completed(fd, datatype, &status, request, error_code);
@@ -257,7 +264,7 @@ void ad_weft_iwrite_contig(ADIO_File fd, const void *buf, int count, MPI_Datatyp
 {
     ADIO_Status status;
     *error_code = MPI_SUCCESS;
-    if (begin_contig(fd, 1, (void *)buf, count, datatype, file_ptr_type, offset, request) == 0)
+    if (begin_contig(fd, WRITE, (void *)buf, count, datatype, file_ptr_type, offset, request) == 0)
         return;
     ad_weft_write_contig(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
     completed(fd, datatype, &status, request, error_code);
@@ -272,11 +279,25 @@ void ad_weft_iread_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype
         ADIOI_GEN_IreadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
 }
 
+/* Waits for no other rank, here or when the program waits for it: which collective calls of the program lie between is
+ * not known, and those of one communicator have to be made in one order. */
+static void iwrite_of_all(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                          ADIO_Offset offset, MPI_Request *request, int *error_code)
+{
+    ADIO_Status status;
+    *error_code = MPI_SUCCESS;
+    if (begin(fd, WRITE_OF_ALL, buf, count, datatype, file_ptr_type, offset, request) == 0)
+        return;
+    ssize_t moved = ad_weft_write_part(fd, buf, count, datatype, file_ptr_type, offset, &status, error_code);
+    ad_weft_note_failed(ad_weft_file(fd), moved);
+    completed(fd, datatype, &status, request, error_code);
+}
+
 void ad_weft_iwrite_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                                  ADIO_Offset offset, MPI_Request *request, int *error_code)
 {
     if (ad_weft_file(fd)->is_split)
-        ad_weft_iwrite_strided(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
+        iwrite_of_all(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
     else
         ADIOI_GEN_IwriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, request, error_code);
 }

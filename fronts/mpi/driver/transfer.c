@@ -4,8 +4,8 @@
  * (pattern.c). There is no data sieving, so an independent write never reads, nor writes bytes that are not the
  * program's.
  *
- * Collective calls exchange nothing where the file is split: each rank's bytes belong into its own part, and two-phase
- * would bring them to another node first.
+ * Collective calls exchange no data where the file is split: each rank's bytes belong into its own part, and two-phase
+ * would bring them to another node first. A collective write ends with an agreement on its error.
  *
  * A read at end of file is short, not an error; the status has the byte count. */
 #include "ad_weft.h"
@@ -207,11 +207,31 @@ void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype 
         ADIOI_GEN_ReadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }
 
+ssize_t ad_weft_write_part(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                           ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    return strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
+}
+
+/* Of a file whose ranks do not wait for each other, the next collective call that waits tells the error to all. */
+static void write_of_all(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                         ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    ssize_t moved = ad_weft_write_part(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    if (!ad_weft_file(fd)->agrees_on_writes) {
+        ad_weft_note_failed(ad_weft_file(fd), moved);
+        return;
+    }
+    int error = moved < 0 ? (int)moved : 0, agreed = ad_weft_agree(fd, error);
+    if (agreed < 0)
+        *error_code = ad_weft_agreed_error("ad_weft_write_strided_coll", fd->filename, error, agreed);
+}
+
 void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                                 ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
     if (ad_weft_file(fd)->is_split)
-        ad_weft_note_failed(fd, strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code));
+        write_of_all(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
     else
         ADIOI_GEN_WriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }

@@ -365,8 +365,12 @@ fn below_a_mount(ground: &Ground, grid: &Path, told: &str, bytes: &[u8]) {
 fn faults_are_told_and_leave_nothing_behind() {
     let Some(ground) = Ground::new("faults") else { return };
     let faults = alone("faults");
-    let killed = ground.mpiexec(4, &faults, &["weft:/killed", "killed"]).output().expect("it runs");
-    assert!(!killed.status.success() && killed.status.signal().is_none(), "{killed:?}");
+    ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/parts")]);
+    for (name, what) in [("parts/missing", "missing"), ("killed", "killed")] {
+        let ended = ground.mpiexec(4, &faults, &[&format!("weft:/{name}"), what]).output().expect("it runs");
+        assert!(!ended.status.success() && ended.status.signal().is_none(), "{ended:?}");
+        assert_ne!(ended.status.code(), Some(124), "the time limit has ended it: {ended:?}");
+    }
     // What the others wrote is there, and the file can be used.
     let names = ground.up.weft(&["ls", &format!("{NAME}:/")]);
     assert!(names.contains("killed"), "{names}");
@@ -397,10 +401,13 @@ fn a_full_store_is_no_space_to_each_process() {
 /// With either MPI: children of processes, and a node that is full.
 fn children_and_a_full_node_are_survived(ground: &Ground, mpiexec: impl Fn(&[&str]) -> Command) {
     ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/parts")]);
-    for (name, what) in [("forked", "forked"), ("parts/forked", "forked"), ("parts/one-full", "one-full")] {
-        expect(&mut mpiexec(&[&format!("weft:/{name}"), what]), "as expected");
+    for name in ["forked", "parts/forked"] {
+        expect(&mut mpiexec(&[&format!("weft:/{name}"), "forked"]), "as expected");
     }
-    ground.up.weft(&["rm", &format!("{NAME}:/parts/one-full")]);
+    for what in ["one-full", "one-alone"] {
+        expect(&mut mpiexec(&[&format!("weft:/parts/{what}"), what]), "as expected");
+        ground.up.weft(&["rm", &format!("{NAME}:/parts/{what}")]);
+    }
     expect(&mut mpiexec(&["weft:/parts/one-spills", "one-spills"]), "as expected");
 }
 

@@ -1,7 +1,9 @@
 /* Programs that go wrong: faults FILE WHAT
  *     killed     process 1 dies between its write and its close
+ *     missing    process 1 dies while the others wait for it in a collective write
  *     full       all write until there is no space
  *     one-full   process 1 writes to a split file until there is no space, the others go on
+ *     one-alone  the same, with the hint by which collective writes do not wait for others
  *     one-spills process 1 writes more to a split file than its node has space for, and goes on at other nodes
  *     lost PID   process 0 kills a node between two writes
  *     forked     children of the processes call MPI-IO, and exit
@@ -62,6 +64,16 @@ static void killed(MPI_File file)
     MPI_File_close(&file);
 }
 
+/* MPI ends those who wait. */
+static void missing(MPI_File file)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 1)
+        kill(getpid(), SIGKILL);
+    MPI_File_write_at_all(file, rank, "x", 1, MPI_BYTE, MPI_STATUS_IGNORE);
+    MPI_File_close(&file);
+}
+
 /* Each process gets the class, in its write or in its close. */
 static void full(MPI_File file)
 {
@@ -107,64 +119,108 @@ static int agreed(int class)
     return class;
 }
 
-/* The others have written before there is no space: they may have the same node. */
-static void one_full(MPI_File file)
+/* Opens a file with a hint, which is told back. */
+static MPI_File hinted(const char *name, int mode, const char *key, const char *value)
+{
+    MPI_File file;
+    MPI_Info hints, used;
+    char told[16] = "";
+    int is_set;
+    MPI_Info_create(&hints);
+    MPI_Info_set(hints, key, value);
+    CHECK(opened_with(name, mode, hints, &file) == MPI_SUCCESS);
+    MPI_Info_free(&hints);
+    CHECK(MPI_File_get_info(file, &used) == MPI_SUCCESS);
+    MPI_Info_get(used, key, sizeof told - 1, told, &is_set);
+    CHECK(is_set && strcmp(told, value) == 0);
+    MPI_Info_free(&used);
+    return file;
+}
+
+/* Process 1 writes until there is no space. The others have written before: they may have the same node. Returns the
+ * number of writes, the last of which has failed. */
+static int fill_one(MPI_File file, char *bytes)
 {
     enum { MANY = 256 };
-    MPI_Offset own = rank * SEGMENT, more = processes * SEGMENT;
-    char *bytes = calloc(1, MIB);
     int class = MPI_SUCCESS, index = 0;
-    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    CHECK(written(file, rank * SEGMENT, bytes, 1 + rank) == MPI_SUCCESS);
     CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
     MPI_Barrier(MPI_COMM_WORLD);
     for (; rank == 1 && index < MANY && class == MPI_SUCCESS; index++)
-        class = written(file, more + (MPI_Offset)index * MIB, bytes, 1 + rank);
+        class = written(file, processes * SEGMENT + (MPI_Offset)index * MIB, bytes, 1 + rank);
     CHECK(rank != 1 || class == MPI_ERR_NO_SPACE);
     MPI_Barrier(MPI_COMM_WORLD);
-    /* A collective write fails at its process, and the next call that waits for all at all of them, once. */
-    for (int waits = 0; waits < 2; waits++) {
-        MPI_Offset next = more + (MPI_Offset)index * MIB;
-        int count = rank == 1 ? MIB : 0, expected = rank == 1 ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
-        CHECK(class_of(MPI_File_write_at_all(file, next, bytes, count, MPI_BYTE, MPI_STATUS_IGNORE)) == expected);
-        if (waits == 0)
-            CHECK(class_of(MPI_File_sync(file)) == MPI_ERR_NO_SPACE);
-        else
-            CHECK(class_of(MPI_File_read_at_all(file, own, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE)) == MPI_ERR_NO_SPACE);
-        CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
-    }
+    return index;
+}
+
+/* What was written before there was no space is there, and can be written again. */
+static void goes_on(MPI_File file, char *bytes, int writes)
+{
+    MPI_Offset own = rank * SEGMENT, more = processes * SEGMENT;
     CHECK(written(file, own, bytes, 11 + rank) == MPI_SUCCESS);
     CHECK(agreed(class_of(MPI_File_sync(file))) == MPI_SUCCESS);
     for (int other = 0; other < processes; other++)
         CHECK(read_back(file, other * SEGMENT, bytes, 11 + other) == MPI_SUCCESS);
-    for (int before = 0; rank == 1 && before < index - 1; before++)
+    for (int before = 0; before < writes - 1; before++)
         CHECK(read_back(file, more + (MPI_Offset)before * MIB, bytes, 1 + rank) == MPI_SUCCESS);
     CHECK(agreed(class_of(MPI_File_close(&file))) == MPI_SUCCESS);
+}
+
+/* Starts a collective write and waits for it. Each process gets its own result, of Open MPI in a way of its own. */
+static void write_and_wait(MPI_File file, MPI_Offset offset, const char *bytes, int count)
+{
+    MPI_Request request;
+    int class = class_of(MPI_File_iwrite_at_all(file, offset, bytes, count, MPI_BYTE, &request));
+    if (class == MPI_SUCCESS)
+        class = class_of(MPI_Wait(&request, MPI_STATUS_IGNORE));
+#ifndef OPEN_MPI
+    CHECK(class == (rank == 1 ? MPI_ERR_NO_SPACE : MPI_SUCCESS));
+#endif
+}
+
+/* A collective write fails at all processes, once. One that does not wait fails at its process, and the next call that
+ * waits at all. */
+static void one_full(MPI_File file)
+{
+    char *bytes = calloc(1, MIB);
+    int writes = fill_one(file, bytes), count = rank == 1 ? MIB : 0;
+    MPI_Offset next = processes * SEGMENT + (MPI_Offset)writes * MIB;
+    CHECK(class_of(MPI_File_write_at_all(file, next, bytes, count, MPI_BYTE, MPI_STATUS_IGNORE)) == MPI_ERR_NO_SPACE);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    int begun = class_of(MPI_File_write_at_all_begin(file, next, bytes, count, MPI_BYTE));
+    int ended = class_of(MPI_File_write_at_all_end(file, bytes, MPI_STATUS_IGNORE));
+    CHECK(begun == MPI_ERR_NO_SPACE || ended == MPI_ERR_NO_SPACE);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    write_and_wait(file, next, bytes, count);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_ERR_NO_SPACE);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    goes_on(file, bytes, writes);
     free(bytes);
 }
 
-/* Opens a file with the hint weft_spill, which is told back. */
-static MPI_File spilling(const char *name, int mode)
+/* A collective write fails at its process, and the next call that waits for all at all of them, once. */
+static void one_alone(const char *name)
 {
-    MPI_File file;
-    MPI_Info hints, used;
-    char value[8];
-    int is_set;
-    MPI_Info_create(&hints);
-    MPI_Info_set(hints, "weft_spill", "true");
-    CHECK(opened_with(name, mode, hints, &file) == MPI_SUCCESS);
-    MPI_Info_free(&hints);
-    CHECK(MPI_File_get_info(file, &used) == MPI_SUCCESS);
-    MPI_Info_get(used, "weft_spill", sizeof value - 1, value, &is_set);
-    CHECK(is_set && strcmp(value, "true") == 0);
-    MPI_Info_free(&used);
-    return file;
+    MPI_File file = hinted(name, MPI_MODE_CREATE | MPI_MODE_RDWR, "weft_write_errors", "own");
+    char *bytes = calloc(1, MIB);
+    int writes = fill_one(file, bytes), count = rank == 1 ? MIB : 0;
+    int expected = rank == 1 ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
+    MPI_Offset own = rank * SEGMENT, next = processes * SEGMENT + (MPI_Offset)writes * MIB;
+    CHECK(class_of(MPI_File_write_at_all(file, next, bytes, count, MPI_BYTE, MPI_STATUS_IGNORE)) == expected);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_ERR_NO_SPACE);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_write_at_all(file, next, bytes, count, MPI_BYTE, MPI_STATUS_IGNORE)) == expected);
+    CHECK(class_of(MPI_File_read_at_all(file, own, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE)) == MPI_ERR_NO_SPACE);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    goes_on(file, bytes, writes);
+    free(bytes);
 }
 
 /* Small writes are buffered, large ones are not. */
 static void one_spills(const char *name)
 {
     enum { MANY = 128, SMALL = 1 << 16 };
-    MPI_File file = spilling(name, MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_File file = hinted(name, MPI_MODE_CREATE | MPI_MODE_RDWR, "weft_spill", "true");
     MPI_Offset own = rank * SEGMENT, more = processes * SEGMENT;
     char *bytes = calloc(1, MIB);
     CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
@@ -259,6 +315,7 @@ int main(int count, char **words)
     MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &processes);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* of requests */
     CHECK(count == 3 || (count == 4 && strcmp(words[2], "lost") == 0));
     if (strcmp(words[2], "refused") == 0) {
         CHECK(class_of(MPI_File_delete(words[1], MPI_INFO_NULL)) == MPI_ERR_READ_ONLY);
@@ -269,6 +326,8 @@ int main(int count, char **words)
         CHECK(opened(words[1], MPI_MODE_RDONLY, &file) == MPI_ERR_IO);
     } else if (strcmp(words[2], "one-spills") == 0) {
         one_spills(words[1]);
+    } else if (strcmp(words[2], "one-alone") == 0) {
+        one_alone(words[1]);
     } else {
         CHECK(opened(words[1], MPI_MODE_CREATE | MPI_MODE_RDWR, &file) == MPI_SUCCESS);
         if (strcmp(words[2], "full") == 0)
@@ -279,6 +338,8 @@ int main(int count, char **words)
             lost(file, words[1], words[3]);
         else if (strcmp(words[2], "forked") == 0)
             forked(file);
+        else if (strcmp(words[2], "missing") == 0)
+            missing(file);
         else
             killed(file);
     }

@@ -188,13 +188,14 @@ static void pass_around(MPI_File file, int turn, int is_collective)
     meet();
 }
 
-static MPI_File visible(const char *place, const char *name, const char *visibility)
+/* Of a new split file. */
+static MPI_File split_with(const char *place, const char *name, const char *key, const char *value)
 {
     MPI_File file;
     MPI_Info hints;
     OK(MPI_Info_create(&hints));
     OK(MPI_Info_set(hints, "weft_layout", "split"));
-    OK(MPI_Info_set(hints, "weft_visibility", visibility));
+    OK(MPI_Info_set(hints, key, value));
     OK(MPI_File_open(MPI_COMM_WORLD, in(place, name), MPI_MODE_CREATE | MPI_MODE_RDWR, hints, &file));
     OK(MPI_Info_free(&hints));
     return file;
@@ -202,7 +203,7 @@ static MPI_File visible(const char *place, const char *name, const char *visibil
 
 static void visible_at_once(const char *place)
 {
-    MPI_File file = visible(place, "visible", "immediate");
+    MPI_File file = split_with(place, "visible", "weft_visibility", "immediate");
     MPI_Offset size;
     check_hint(file, "weft_visibility", "immediate");
     for (int turn = 0; turn < 2 * processes; turn++)
@@ -210,12 +211,24 @@ static void visible_at_once(const char *place)
     OK(MPI_File_get_size(file, &size));
     CHECK(size == (MPI_Offset)processes * 47008);
     OK(MPI_File_close(&file));
-    file = visible(place, "visible", "sync"); /* another choice for the same file */
+    file = split_with(place, "visible", "weft_visibility", "sync"); /* another choice for the same file */
     check_hint(file, "weft_visibility", "sync");
     OK(MPI_File_close(&file));
-    file = visible(place, "visible-later", "never"); /* no such choice: as without the hint */
+    file = split_with(place, "visible-later", "weft_visibility", "never"); /* no such choice: as without the hint */
     check_hint(file, "weft_visibility", "sync");
     OK(MPI_File_close(&file));
+}
+
+/* Whether a collective write waits for all is told, and a value that is none is passed over. */
+static void write_errors(const char *place)
+{
+    static const char *const values[][2] = {{"own", "own"}, {"agreed", "agreed"}, {"never", "agreed"}};
+    for (size_t index = 0; index < sizeof values / sizeof *values; index++) {
+        MPI_File file = split_with(place, "write-errors", "weft_write_errors", values[index][0]);
+        check_hint(file, "weft_write_errors", values[index][1]);
+        OK(MPI_File_write_at_all(file, rank, "x", 1, MPI_BYTE, MPI_STATUS_IGNORE));
+        OK(MPI_File_close(&file));
+    }
 }
 
 const struct test mode_tests[] = {
@@ -227,5 +240,6 @@ const struct test mode_tests[] = {
     {"deleted-on-close", deleted_on_close},
     {"hints", hints},
     {"visible-at-once", visible_at_once},
+    {"write-errors", write_errors},
     {NULL, NULL},
 };
