@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use weft_client::protocol::message::shard::CreateFile;
-use weft_client::protocol::{InodeNumber, Name, NodeId, routing};
+use weft_client::protocol::{Error, InodeNumber, Name, NodeId, routing};
 use weft_client::{Client, OpenOptions, Way};
 use weft_tests::{FileSystem, Wanted};
 
@@ -80,4 +80,23 @@ fn a_directory_comes_first_as_well() {
     fs.stop_node(home);
     let entry = client.make_directory(&FileSystem::me(), ROOT, &name("d"), 0o755).unwrap();
     assert_ne!(client.map().node_of(routing::of_inode(entry.attributes.inode)), Some(home));
+}
+
+/// The node may have had bytes that the shard has not heard of.
+#[test]
+fn a_file_in_use_at_a_node_that_has_ended_has_no_size_and_can_be_removed() {
+    let mut fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, ..Wanted::default() });
+    let (writer, home) = client_elsewhere(&fs, Way::Auto);
+    let me = FileSystem::me();
+    let direct = OpenOptions { direct: true, ..OpenOptions::WRITE };
+    let (file, entry) = writer.open_at(&me, ROOT, &name("log"), direct, NEW).unwrap();
+    file.write_at(b"one", 0).unwrap();
+    let inode = entry.attributes.inode;
+    let other = fs.client(Way::Auto);
+    assert_eq!(other.attributes(&me, inode).unwrap().attributes.size, 3);
+    fs.stop_node(home);
+    assert_eq!(other.attributes(&me, inode), Err(Error::Unreachable));
+    assert!(other.lookup(&me, ROOT, &name("log")).unwrap().size_in_doubt);
+    other.unlink(&me, ROOT, &name("log")).unwrap();
+    assert_eq!(other.lookup(&me, ROOT, &name("log")), Err(Error::NotFound));
 }

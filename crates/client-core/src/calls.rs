@@ -21,8 +21,8 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{Origin, ShardAnswer, ShardCall, ShardRequest, Slot as SlotName};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    Attributes, ClusterMap, Credentials, Error, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId, ShardId,
-    SlotIndex, routing,
+    Attributes, ClusterMap, Credentials, Error, Grants, InodeNumber, LeaseKey, MapEpoch, NodeId, Result, SessionId,
+    ShardId, SlotIndex, routing,
 };
 
 /// How long a call waits before it is sent again to a server that is busy, microseconds.
@@ -369,15 +369,35 @@ impl<S: Shell> Calls<S> {
     }
 
     fn attributes_of(&self, answer: Answer) -> Result<(Attributes, u64)> {
+        match self.known_attributes_of(answer)? {
+            (_, grants, _) if grants.contains(Grants::SIZE_IN_DOUBT) => Err(Error::Unreachable),
+            (attributes, _, stamp) => Ok((attributes, stamp)),
+        }
+    }
+
+    /// As [`Calls::attributes_of`], also with a size in doubt.
+    fn known_attributes_of(&self, answer: Answer) -> Result<(Attributes, Grants, u64)> {
         let Answer { answer, stamp, session, .. } = answer;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
         }
-        Ok((attributes, stamp))
+        Ok((attributes, grants, stamp))
     }
 
-    /// Attributes from the shard.
+    /// Attributes from the shard, for who asks what a name means: the size may be in doubt, which is told, too.
+    pub(crate) async fn ask_known_attributes(
+        &self,
+        who: &Credentials,
+        inode: InodeNumber,
+    ) -> Result<(Attributes, bool)> {
+        let request = ShardRequest::GetAttributes { inode };
+        let answer = self.call_in(SlotFor::Caller, who, routing::of_inode(inode), request).await?;
+        let (attributes, grants, _) = self.known_attributes_of(answer)?;
+        Ok((attributes, grants.contains(Grants::SIZE_IN_DOUBT)))
+    }
+
+    /// Attributes from the shard. [`Error::Unreachable`]: the shard is away, or the size is in doubt.
     pub(crate) async fn ask_attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Attributes> {
         let request = ShardRequest::GetAttributes { inode };
         self.call_for_attributes(SlotFor::Caller, who, inode, request).await.map(|(attributes, _)| attributes)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use weft_protocol::message::shard::DirectoryEntry;
-use weft_protocol::{Attributes, Cookie, InodeNumber, NodeId, ObjectId};
+use weft_protocol::{Attributes, Cookie, Error, InodeNumber, NodeId, ObjectId, Result};
 
 /// An inode, and how long a cache above may keep what is told of it (zero: not at all).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,13 +12,20 @@ pub struct Entry {
     pub name_valid: Duration,
     /// How long the attributes may be used.
     pub attributes_valid: Duration,
+    /// Size and times may be old: the storage server of the file may have later ones, and does not answer its shard.
+    pub size_in_doubt: bool,
 }
 
 impl Entry {
     /// What was told, and how long name and attributes hold, milliseconds.
     pub(crate) fn of(attributes: Attributes, (name_ms, attributes_ms): (u64, u64)) -> Self {
         let (name_valid, attributes_valid) = (Duration::from_millis(name_ms), Duration::from_millis(attributes_ms));
-        Self { attributes, name_valid, attributes_valid }
+        Self { attributes, name_valid, attributes_valid, size_in_doubt: false }
+    }
+
+    /// The same, for who wants to know size and times. [`Error::Unreachable`]: they are in doubt.
+    pub fn with_size(self) -> Result<Self> {
+        if self.size_in_doubt { Err(Error::Unreachable) } else { Ok(self) }
     }
 }
 

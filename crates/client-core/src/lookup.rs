@@ -200,7 +200,7 @@ impl<S: Shell> Files<S> {
     ) -> Result<Entry> {
         match self.cached(who, parent, name) {
             Cached::Absent => return Err(Error::NotFound),
-            Cached::Found(inode, _) => match self.attributes(who, inode).await {
+            Cached::Found(inode, _) => match self.known_attributes(who, inode).await {
                 // Replaced or removed since, and the recall of the name is in flight: the shard knows what it names.
                 Err(Error::Stale) => {}
                 // What a session learns of an inode without a name does not keep it openable.
@@ -210,7 +210,11 @@ impl<S: Shell> Files<S> {
                     let (name_ms, _) = self.valid(Some((parent, name)), inode);
                     return Ok(Entry { name_valid: Duration::from_millis(name_ms), ..found });
                 }
-                found => return self.entry(who, parent, name, &found?.attributes, Told::HERE).await,
+                found => {
+                    let Entry { attributes, size_in_doubt, .. } = found?;
+                    let entry = self.entry(who, parent, name, &attributes, Told::HERE).await?;
+                    return Ok(Entry { size_in_doubt, ..entry });
+                }
             },
             Cached::Unknown => {}
         }
@@ -244,16 +248,22 @@ impl<S: Shell> Files<S> {
                     cache.learn_name(parent, name, Some((attributes.inode, attributes.kind)), grants, stamp);
                     cache.learn_attributes(&attributes, grants, stamp);
                 }
-                self.entry(who, parent, name, &attributes, told).await.map(Asked::Entry)
+                let size_in_doubt = grants.contains(Grants::SIZE_IN_DOUBT);
+                let entry = self.entry(who, parent, name, &attributes, told).await?;
+                Ok(Asked::Entry(Entry { size_in_doubt, ..entry }))
             }
             ShardAnswer::Remote { inode, kind, grants } => {
                 if let Some(mut cache) = session.cache_for(asked_by) {
                     cache.learn_name(parent, name, Some((inode, kind)), grants, stamp);
                 }
-                match self.calls().ask_attributes(who, inode).await {
+                match self.calls().ask_known_attributes(who, inode).await {
                     Err(Error::Stale) => Ok(Asked::Gone(inode)),
-                    Ok(attributes) if attributes.links == 0 => Ok(Asked::Gone(inode)),
-                    attributes => self.entry(who, parent, name, &attributes?, told).await.map(Asked::Entry),
+                    Ok((attributes, _)) if attributes.links == 0 => Ok(Asked::Gone(inode)),
+                    attributes => {
+                        let (attributes, size_in_doubt) = attributes?;
+                        let entry = self.entry(who, parent, name, &attributes, told).await?;
+                        Ok(Asked::Entry(Entry { size_in_doubt, ..entry }))
+                    }
                 }
             }
             ShardAnswer::Absent { grants } => {
@@ -302,17 +312,23 @@ impl<S: Shell> Files<S> {
         Duration::from_millis(if known { cache.holds_ms(routing::of_name(parent, name), now) } else { 0 })
     }
 
-    /// Attributes of an inode.
+    /// Attributes of an inode. [`Error::Unreachable`]: its shard is away, or its size is in doubt.
     pub async fn attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
+        self.known_attributes(who, inode).await?.with_size()
+    }
+
+    /// As [`Files::attributes`], also with a size in doubt.
+    async fn known_attributes(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
         let calls = self.calls();
         let since = calls.session.reports();
         let known = calls.session.cache().attributes(inode, calls.shell.now_ms()).cloned();
         let asked = known.is_none();
-        let attributes = match known {
-            Some(attributes) => attributes,
-            None => calls.ask_attributes(who, inode).await?,
+        let (attributes, size_in_doubt) = match known {
+            Some(attributes) => (attributes, false),
+            None => calls.ask_known_attributes(who, inode).await?,
         };
-        self.inode_entry(who, &attributes, Told { asked, since }).await
+        let entry = self.inode_entry(who, &attributes, Told { asked, since }).await?;
+        Ok(Entry { size_in_doubt, ..entry })
     }
 
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.

@@ -17,6 +17,7 @@
 //! On a crash: the front is gone with all leases. A shard that comes back must grant nothing for one term (to come with
 //! durable stores; an ephemeral shard does not come back).
 
+mod backlog;
 mod below;
 mod changes;
 mod data;
@@ -118,7 +119,7 @@ pub enum Effect {
     PeerCall(PeerCall),
     /// Answer another shard.
     PeerReply { token: u64, reply: PeerReply },
-    /// Send to a storage server. Without a token nobody waits for the answer.
+    /// Send to a storage server. Without a token the shard needs no answer.
     Storage { token: Option<u64>, node: NodeId, request: StorageRequest },
     /// The shard has ended this session: its term has passed, after its last message, or after the last one before it
     /// was refused because it did not answer a recall. It is to be fenced at all storage servers.
@@ -177,15 +178,18 @@ pub struct Shard<K> {
     /// Grows with each answer and each recall.
     stamp: u64,
     /// What the answers of storage servers are for.
-    storage_waits: BTreeMap<u64, storage::StorageWait>,
+    storage_waits: BTreeMap<u64, (NodeId, storage::StorageWait)>,
     latest_storage_token: u64,
-    retries: storage::Retries,
+    backlogs: backlog::Backlogs,
     /// Files whose object is being cut, with the work that waits for it.
     cuts: BTreeMap<InodeNumber, u64>,
     /// Open files that were cut, each with a stamp that no reply from before its last cut has.
     cut_at: BTreeMap<InodeNumber, u64>,
-    /// Files whose writer is gone and whose size is being asked for.
+    /// Files whose size is searched for, each with the number of searches: its writer is gone, or a storage server has
+    /// not answered.
     recovering: BTreeMap<InodeNumber, u32>,
+    /// Searches for sizes that begin with the end of the step.
+    doubted: Vec<storage::Recovery>,
     readings: below::Readings,
     orphans: orphans::Orphans,
     told: orphans::Told,
@@ -252,10 +256,11 @@ impl<K: KeyValue> Shard<K> {
             stamp: 0,
             storage_waits: BTreeMap::new(),
             latest_storage_token: 0,
-            retries: storage::Retries::default(),
+            backlogs: backlog::Backlogs::default(),
             cuts: BTreeMap::new(),
             cut_at: BTreeMap::new(),
             recovering: BTreeMap::new(),
+            doubted: Vec::new(),
             readings: below::Readings::new(),
             orphans: orphans::Orphans::default(),
             told: orphans::Told::default(),
@@ -318,6 +323,7 @@ impl<K: KeyValue> Shard<K> {
     fn set_map(&mut self, map: ClusterMap) {
         if map.epoch >= self.map.epoch {
             self.map = map;
+            self.drop_backlogs();
         }
     }
 
@@ -335,7 +341,11 @@ impl<K: KeyValue> Shard<K> {
         self.recall_numbers(out);
         self.tell_granted(out);
         while let Some((node, objects)) = self.removals.pop_first() {
-            out.push(Effect::Storage { token: None, node, request: StorageRequest::Remove { objects } });
+            self.remove(node, objects, out);
+        }
+        for of in std::mem::take(&mut self.doubted) {
+            self.recall_size(of.inode(), out);
+            self.ask_size(of, out);
         }
     }
 
@@ -350,7 +360,7 @@ impl<K: KeyValue> Shard<K> {
             self.intents.next_due(),
             self.locked.next_due(),
             self.orphans.next_due(),
-            self.retries.next_due(),
+            self.backlogs.next_due(),
             self.locks.next_due(),
         ];
         others.into_iter().chain([sessions, recalls]).flatten().min()
@@ -371,7 +381,7 @@ impl<K: KeyValue> Shard<K> {
         self.tell_granted_again(out);
         self.ask_again(out);
         self.ask_outcomes(out);
-        self.ask_sizes_again(out);
+        self.probe(out);
         self.reap_due();
         self.contended.retain(|_, until_ms| *until_ms > now_ms);
     }

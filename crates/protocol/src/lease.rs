@@ -93,6 +93,9 @@ bitflags::bitflags! {
         /// No lease of the session's: the file is open for the group that the request names, and the rights in the
         /// reply are the group's ([`crate::message::shard::ForGroup`]).
         const FOR_GROUP = 512;
+        /// No lease: size and times of the file in the reply may be old. Its storage server may have later ones, and
+        /// does not answer the shard.
+        const SIZE_IN_DOUBT = 1024;
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Located {
 impl Place<'_> {
     /// The pieces of the file, in their order.
     pub fn locate(&self) -> Outcome<Vec<Located>> {
-        let inode = self.attributes(true, "locate")?.inode;
+        let inode = self.found(true, "locate")?.inode;
         let client = &self.fs.client;
         let locations = client.locate(&self.fs.who, inode).explain(|| format!("locate {self}"))?;
         let map = client.map();

@@ -19,7 +19,7 @@ impl Place<'_> {
     /// As [`Place::parent`], for what is not a directory. With `/` at its end it could only be one.
     fn parent_of_file(&self, verb: &str, root: Error) -> Outcome<(InodeNumber, Name)> {
         if self.path.ends_with(b"/") {
-            self.attributes(true, verb)?;
+            self.found(true, verb)?;
             return Err(root).explain(|| format!("{verb} {self}"));
         }
         self.parent(verb, root)
@@ -50,7 +50,7 @@ impl Place<'_> {
         if self.path.ends_with(b"/") || to.path.ends_with(b"/") {
             let end = self.path.iter().rposition(|byte| *byte != b'/').map_or(self.path.len(), |last| last + 1);
             let from = Place { path: &self.path[..end], ..*self };
-            if from.attributes(false, "rename")?.kind != FileKind::Directory {
+            if from.found(false, "rename")?.kind != FileKind::Directory {
                 return Err(Error::NotDirectory).explain(|| format!("rename {self} to {to}"));
             }
         }
@@ -63,7 +63,7 @@ impl Place<'_> {
     /// Gives it another name. As on Linux, of a symbolic link the link itself.
     pub fn link(&self, to: &Place<'_>) -> Outcome {
         self.check_same_file_system(to, "link")?;
-        let inode = self.attributes(false, "link")?.inode;
+        let inode = self.found(false, "link")?.inode;
         let (parent, name) = to.parent_of_file("link to", Error::Exists)?;
         self.fs.client.link(&self.fs.who, inode, parent, &name).map(drop).explain(|| format!("link {self} as {to}"))
     }
@@ -80,7 +80,7 @@ impl Place<'_> {
 
     /// Where the symbolic link leads.
     pub fn read_link(&self) -> Outcome<Vec<u8>> {
-        let inode = self.attributes(false, "readlink")?.inode;
+        let inode = self.found(false, "readlink")?.inode;
         self.fs.client.read_link(&self.fs.who, inode).explain(|| format!("readlink {self}"))
     }
 

@@ -18,7 +18,7 @@ pub fn expectation(flags: c_int) -> Outcome<XattrExpectation> {
 
 impl Place<'_> {
     fn named(&self, name: &[u8]) -> Outcome<(InodeNumber, XattrKey)> {
-        let inode = self.attributes(true, "xattr")?.inode;
+        let inode = self.found(true, "xattr")?.inode;
         Ok((inode, XattrKey::new(name).explain(|| self.of(name))?))
     }
 
@@ -43,7 +43,7 @@ impl Place<'_> {
     /// The names of those that have a value.
     pub fn xattrs(&self) -> Outcome<Vec<Vec<u8>>> {
         const VERB: &str = "list the extended attributes of";
-        let inode = self.attributes(true, VERB)?.inode;
+        let inode = self.found(true, VERB)?.inode;
         let names = self.fs.client.list_xattrs(&self.fs.who, inode).explain(|| format!("{VERB} {self}"))?;
         Ok(names.iter().map(|name| name.as_bytes().to_vec()).collect())
     }

@@ -244,7 +244,7 @@ impl<K: KeyValue> Shard<K> {
         };
         match node {
             Some(node) => {
-                let token = self.token_for(StorageWait::Below { inode });
+                let token = self.token_for(node, StorageWait::Below { inode });
                 self.readings.entry(inode).and_modify(|reading| reading.token = token);
                 out.push(Effect::Storage { token: Some(token), node, request });
             }

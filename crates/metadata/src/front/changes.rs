@@ -60,13 +60,14 @@ impl<K: KeyValue> Shard<K> {
         }
         if let Some(cut) = &cut
             && let Some(Err(error)) = call.told(cut.inode, cut.object)
-            && (cut.size > 0 || *error == Error::PagesCached)
+            && (cut.size > 0 || *error == Error::PagesCached || self.others_would_keep_objects(call, cut, error))
         {
             let error = error.clone();
             // Objects that the file was to get first are none of its own: its size is what it was.
             let is_its_own = self.back.inode(cut.inode).and_then(|record| record.layout.object()) == Some(cut.object);
-            if is_its_own && call.answers.as_ref().is_some_and(Answers::are_mixed) {
-                self.cut_in_part(cut.inode, cut.object);
+            let may_be_cut = error == Error::Unreachable || call.answers.as_ref().is_some_and(Answers::are_mixed);
+            if is_its_own && may_be_cut {
+                self.doubt_cut(cut.inode, cut.object);
             }
             return Verdict::Reply(Err(error));
         }
@@ -83,6 +84,13 @@ impl<K: KeyValue> Shard<K> {
             return self.begin_intent(call, Some(to), plan.keys());
         }
         Verdict::Reply(self.carry_out(call, cut.as_ref(), &plan))
+    }
+
+    /// Whether other sessions would go on with the objects of a file if it got others in place of a cut to nothing:
+    /// they reach the storage server that this shard does not reach.
+    fn others_would_keep_objects(&self, call: &Call, cut: &Cut, error: &Error) -> bool {
+        let key = LeaseKey::Data(cut.inode);
+        *error == Error::Unreachable && self.leases.holders(&key).any(|holder| holder.session != call.session())
     }
 
     /// Applies a change that nothing is in the way of.
@@ -105,6 +113,7 @@ impl<K: KeyValue> Shard<K> {
                 self.cut_at.insert(cut.inode, self.stamp + 1);
             }
             self.note_report(call);
+            self.note_unanswered(call);
             self.note_split(call, answer);
             self.note_overtaken(call, answer);
             self.grant_all(call, answer);
@@ -154,6 +163,17 @@ impl<K: KeyValue> Shard<K> {
                 let (reported, pages) = (holder.reported.max(number), holder.pages && !passed);
                 self.leases.set(key, Holder { reported, pages, ..holder });
             }
+        }
+    }
+
+    /// A report has told what its client knows of the size, since the storage server did not answer. Others may have
+    /// written more.
+    fn note_unanswered(&mut self, call: &Call) {
+        if let ShardRequest::Commit { inode, .. } = call.request
+            && let Some(object) = self.back.inode(inode).and_then(|record| record.layout.object())
+            && call.told(inode, object) == Some(&Err(Error::Unreachable))
+        {
+            self.doubt_size(inode, object);
         }
     }
 

@@ -272,8 +272,12 @@ impl<K: KeyValue> Shard<K> {
         })
     }
 
-    /// Attributes as another session's read must see them, and whether they may be granted. `Err`: wait first.
-    pub(super) fn true_attributes(&mut self, call: &Call, number: InodeNumber) -> Result<(Attributes, bool), Answered> {
+    /// Attributes as another session's read must see them. `Err`: wait first.
+    pub(super) fn true_attributes(
+        &mut self,
+        call: &Call,
+        number: InodeNumber,
+    ) -> Result<(Attributes, Knowledge), Answered> {
         let mut inode = self.back.inode(number).ok_or(Answered::Error(Error::Stale))?;
         let key = LeaseKey::Data(number);
         for holder in self.leases.holders(&key) {
@@ -295,12 +299,14 @@ impl<K: KeyValue> Shard<K> {
                     }
                     inode.observe(size, object_mtime);
                 }
-                // The server is away: what the shard knows is the best there is.
+                // It may have bytes that somebody has been told are written.
+                Some(Err(Error::Unreachable)) => return Ok((inode.attributes(number), Knowledge::InDoubt)),
+                // It has no such object, or cannot tell of it: what the shard knows is the best there is.
                 Some(Err(_)) => {}
             }
-            return Ok((inode.attributes(number), false));
+            return Ok((inode.attributes(number), Knowledge::Now));
         }
-        Ok((inode.attributes(number), true))
+        Ok((inode.attributes(number), Knowledge::Lasting))
     }
 
     /// Whether a file may have been written through its storage server since the shard heard of its size and time.
@@ -314,6 +320,17 @@ impl<K: KeyValue> Shard<K> {
         };
         self.recovering.contains_key(&inode) || self.leases.holders(&key).any(may_have_written)
     }
+}
+
+/// What is known of a file's size and time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// They may be granted.
+    Lasting,
+    /// They are right, and may change at any moment.
+    Now,
+    /// They are from before what a storage server may have, which does not answer.
+    InDoubt,
 }
 
 /// Why there are no attributes yet.

@@ -135,10 +135,11 @@ impl<K: KeyValue> Shard<K> {
 
     /// The state of a frozen shard. Costs as many bytes as the store has, and some for each session and lease.
     pub fn image(&self) -> Vec<u8> {
-        assert!(self.is_quiet() && self.ready.is_empty() && self.removals.is_empty(), "only a quiet shard is copied");
+        let is_settled = self.ready.is_empty() && self.removals.is_empty() && self.doubted.is_empty();
+        assert!(self.is_quiet() && is_settled, "only a quiet shard is copied");
         let mut image = codec::to_bytes(&(self.shard(), self.now.boot_ms, self.stamp, self.latest_storage_token));
         image = codec::append(&(&self.sessions, &self.leases, &self.recalls, &self.parking), image);
-        image = codec::append(&(&self.contended, &self.retries, &self.cuts, &self.cut_at, &self.recovering), image);
+        image = codec::append(&(&self.contended, &self.backlogs, &self.cuts, &self.cut_at, &self.recovering), image);
         image = codec::append(&(&self.orphans, &self.told, &self.fencing, &self.groups), image);
         image = codec::append(&(&self.intents, &self.locks, &self.locked), image);
         self.back.append_image(image)
@@ -152,7 +153,7 @@ impl<K: KeyValue> Shard<K> {
             return Err(Error::Malformed);
         }
         let (sessions, leases, recalls, parking) = codec::take(&mut left)?;
-        let (contended, retries, cuts, cut_at, recovering) = codec::take(&mut left)?;
+        let (contended, backlogs, cuts, cut_at, recovering) = codec::take(&mut left)?;
         let (orphans, told, fencing, groups) = codec::take(&mut left)?;
         let (intents, locks, locked) = codec::take(&mut left)?;
         let now = Now { boot_ms, ..Now::default() };
@@ -168,7 +169,7 @@ impl<K: KeyValue> Shard<K> {
             contended,
             stamp,
             latest_storage_token,
-            retries,
+            backlogs,
             cuts,
             cut_at,
             recovering,

@@ -3,7 +3,7 @@
 //! They are answered at once from the back, leased or not; only the size and time of a file that another session is
 //! writing have to be asked for. A listing never waits: it leaves the attributes of such files out.
 
-use super::data::{Answered, may_change};
+use super::data::{Answered, Knowledge, may_change};
 use super::park::Call;
 use super::{Shard, Verdict};
 use crate::back::split::Wanted;
@@ -52,9 +52,9 @@ impl<K: KeyValue> Shard<K> {
                 Verdict::Reply(Ok(ShardAnswer::Remote { inode: dentry.inode, kind: dentry.kind, grants }))
             }
             Ok(Some(dentry)) => match self.true_attributes(call, dentry.inode) {
-                Ok((attributes, grantable)) => {
+                Ok((attributes, knowledge)) => {
                     let grants = self.grant_entry(session, parent, name);
-                    Verdict::Reply(Ok(self.entry_with(session, attributes, grantable, grants)))
+                    Verdict::Reply(Ok(self.entry_with(session, attributes, knowledge, grants)))
                 }
                 Err(Answered::Error(error)) => Verdict::Reply(Err(error)),
                 Err(Answered::Park(pause)) => Verdict::Park(pause),
@@ -64,8 +64,8 @@ impl<K: KeyValue> Shard<K> {
 
     fn entry(&mut self, call: &Call, inode: InodeNumber, grants: Grants) -> Verdict {
         match self.true_attributes(call, inode) {
-            Ok((attributes, grantable)) => {
-                Verdict::Reply(Ok(self.entry_with(call.session(), attributes, grantable, grants)))
+            Ok((attributes, knowledge)) => {
+                Verdict::Reply(Ok(self.entry_with(call.session(), attributes, knowledge, grants)))
             }
             Err(Answered::Error(error)) => Verdict::Reply(Err(error)),
             Err(Answered::Park(pause)) => Verdict::Park(pause),
@@ -76,10 +76,12 @@ impl<K: KeyValue> Shard<K> {
         &mut self,
         session: SessionId,
         attributes: Attributes,
-        grantable: bool,
+        knowledge: Knowledge,
         mut grants: Grants,
     ) -> ShardAnswer {
-        if grantable {
+        // Names are found, and removed, whatever is known of the size.
+        grants.set(Grants::SIZE_IN_DOUBT, knowledge == Knowledge::InDoubt);
+        if knowledge == Knowledge::Lasting {
             grants |= self.grant_attributes(session, &attributes);
         } else {
             self.note_told(attributes.inode, session, self.next_grant_stamp());

@@ -2,18 +2,20 @@
 //!
 //! A file has the size and time that its objects give it: each is asked, and the answers are put together.
 //!
-//! The size of a file whose writer is gone is asked for until its storage servers answer: one that cannot be reached
-//! now may have bytes that the shard has not heard of.
+//! The size of a file whose writer is gone, or of which a storage server has not told a size or the end of a cut, is
+//! asked for until its storage servers answer: one that cannot be reached now may have bytes that the shard has not
+//! heard of. Until then the size that the shard knows is told to nobody as the file's.
+//!
+//! Not here: when a server is asked that does not answer (`backlog.rs`).
 
 use super::park::{Wait, Work};
 use super::{Effect, Shard};
 use crate::back::{Command, NO_OBJECT_MTIME};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use weft_layout::Stripes;
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Error, InodeNumber, Layout, NodeId, ObjectId, SessionId, Timestamp};
+use weft_protocol::{Error, InodeNumber, Layout, LeaseKey, LeaseMode, NodeId, ObjectId, SessionId, Timestamp};
 
 /// What the storage servers of a file are asked: each about its object.
 #[derive(Debug)]
@@ -130,17 +132,19 @@ fn together(
 }
 
 /// Who waits for an answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StorageWait {
     /// Parked work of this number, about the object of this index.
     Work { number: u64, index: usize },
-    /// The shard itself: the file's writer is gone. `stale`: a cut of the file has ended since.
+    /// The shard itself: the file's size is not known. `stale`: a cut of the file has ended since.
     Recovery { of: Recovery, stale: bool },
+    /// Nobody: these objects are to be removed.
+    Removal { objects: Vec<(InodeNumber, ObjectId)> },
     /// Work that waits for an inode to be read from below.
     Below { inode: InodeNumber },
 }
 
-/// The search for the size of a file whose writer is gone: one object after the other.
+/// The search for the size of a file: one object after the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Recovery {
     inode: InodeNumber,
@@ -150,52 +154,50 @@ pub struct Recovery {
     index: usize,
     /// Size and time, as far as those before it tell.
     found: (u64, Timestamp),
-    attempts: u32,
 }
 
 impl Recovery {
     /// Of a file with this first object.
     pub fn new(inode: InodeNumber, first: ObjectId) -> Self {
-        Self { inode, first, index: 0, found: (0, NO_OBJECT_MTIME), attempts: 0 }
+        Self { inode, first, index: 0, found: (0, NO_OBJECT_MTIME) }
     }
-}
 
-/// Time after which a storage server that could not be reached is asked again, milliseconds: doubled with each attempt,
-/// so many times at most.
-const RETRY_MS: u64 = 1_000;
-const DOUBLINGS_MAX: u32 = 6;
+    /// The file.
+    pub fn inode(&self) -> InodeNumber {
+        self.inode
+    }
 
-/// Sizes to be asked for again.
-#[derive(Default, Serialize, Deserialize)]
-pub struct Retries(BTreeSet<(u64, Recovery)>);
-
-impl Retries {
-    /// When the next one is due.
-    pub fn next_due(&self) -> Option<u64> {
-        self.0.first().map(|(due_ms, ..)| *due_ms)
+    /// The same search from its beginning.
+    pub fn anew(&self) -> Self {
+        Self::new(self.inode, self.first)
     }
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// A token for a question.
-    pub(super) fn token_for(&mut self, wait: StorageWait) -> u64 {
+    /// A token for a request to a storage server.
+    pub(super) fn token_for(&mut self, node: NodeId, wait: StorageWait) -> u64 {
         self.latest_storage_token += 1;
-        self.storage_waits.insert(self.latest_storage_token, wait);
+        self.storage_waits.insert(self.latest_storage_token, (node, wait));
         self.latest_storage_token
     }
 
     /// Asks storage servers, for parked work of this number.
     pub(super) fn ask_storage(&mut self, number: u64, requests: Vec<(usize, StorageRequest)>, out: &mut Vec<Effect>) {
         for (index, request) in requests {
-            let token = self.token_for(StorageWait::Work { number, index });
-            out.push(Effect::Storage { token: Some(token), node: node_of(&request), request });
+            let node = node_of(&request);
+            let token = self.token_for(node, StorageWait::Work { number, index });
+            out.push(Effect::Storage { token: Some(token), node, request });
         }
     }
 
     pub(super) fn storage_answered(&mut self, token: u64, result: Result<StorageAnswer, Error>, out: &mut Vec<Effect>) {
-        let Some(wait) = self.storage_waits.remove(&token) else {
+        let Some((node, wait)) = self.storage_waits.remove(&token) else {
             return;
         };
+        let is_away = result == Err(Error::Unreachable);
+        if !is_away {
+            self.send_backlog(node, out);
+        }
         if let StorageWait::Below { inode } = wait {
             return self.below_answered((inode, token), result, out);
         }
@@ -218,18 +220,15 @@ impl<K: KeyValue> Shard<K> {
                     self.ask_storage(number, now, out);
                 }
             }
-            StorageWait::Recovery { of, .. } if answer == Err(Error::Unreachable) => {
-                let due_ms = self.now.boot_ms + (RETRY_MS << of.attempts.min(DOUBLINGS_MAX));
-                self.retries.0.insert((due_ms, Recovery { attempts: of.attempts + 1, ..of }));
-            }
-            StorageWait::Recovery { of, stale: true } => {
-                self.retries.0.insert((self.now.boot_ms, Recovery::new(of.inode, of.first)));
-                self.ask_sizes_again(out);
-            }
+            StorageWait::Recovery { of, stale } if is_away => self.size_unanswered(node, (of, stale), out),
+            StorageWait::Recovery { of, stale: true } => self.ask_size(of.anew(), out),
             StorageWait::Recovery { of, .. } => match answer {
                 Ok(answer) => self.recovery_goes_on(of, answer, out),
                 Err(_) => self.recovered(of, None),
             },
+            StorageWait::Removal { objects } if is_away => self.removal_unanswered(node, objects),
+            // What the store could not remove it has said in its log.
+            StorageWait::Removal { .. } => {}
             StorageWait::Below { .. } => unreachable!("its answers are taken above"),
         }
     }
@@ -240,14 +239,18 @@ impl<K: KeyValue> Shard<K> {
         (layout.object() == Some(of.first)).then_some(layout)
     }
 
-    /// Asks for the size of a file whose writer is gone.
+    /// The object that is asked about next.
+    pub(super) fn object_of(&self, of: &Recovery) -> Option<ObjectId> {
+        self.layout_of(of).map(|layout| layout.objects()[of.index])
+    }
+
+    /// Searches for the size of a file that the shard does not know.
     pub(super) fn ask_size(&mut self, of: Recovery, out: &mut Vec<Effect>) {
-        // Cut to nothing meanwhile: the objects may be no longer the file's.
-        let Some(layout) = self.layout_of(&of) else { return self.recovered(of, None) };
-        let object = layout.objects()[of.index];
-        let token = self.token_for(StorageWait::Recovery { of, stale: false });
-        let request = StorageRequest::Stat { inode: of.inode, object };
-        out.push(Effect::Storage { token: Some(token), node: object.node(), request });
+        match self.object_of(&of) {
+            Some(object) => self.ask_or_put_off(object, of, out),
+            // Cut to nothing meanwhile: the objects may be no longer the file's.
+            None => self.recovered(of, None),
+        }
     }
 
     fn recovery_goes_on(&mut self, of: Recovery, answer: (u64, Timestamp), out: &mut Vec<Effect>) {
@@ -255,7 +258,7 @@ impl<K: KeyValue> Shard<K> {
         let found = together(of.found, &Stripes::of(&layout), of.index, answer);
         let next = of.index + 1;
         if next < layout.objects().len() {
-            self.ask_size(Recovery { index: next, found, attempts: 0, ..of }, out);
+            self.ask_size(Recovery { index: next, found, ..of }, out);
         } else {
             self.recovered(of, Some(found));
         }
@@ -263,29 +266,39 @@ impl<K: KeyValue> Shard<K> {
 
     /// A cut of the file has ended: sizes that were asked for before may be from before it.
     pub(super) fn sizes_are_stale(&mut self, inode: InodeNumber) {
-        for wait in self.storage_waits.values_mut() {
+        for (_, wait) in self.storage_waits.values_mut() {
             if let StorageWait::Recovery { of, stale } = wait {
                 *stale |= of.inode == inode;
             }
         }
+        let put_off = self.backlogs.take_searches(inode);
+        self.doubted.extend(put_off.iter().map(Recovery::anew));
     }
 
-    /// Some objects of a file were cut, and others were not: they are asked how long it is.
-    pub(super) fn cut_in_part(&mut self, inode: InodeNumber, first: ObjectId) {
+    /// It is not known how far the objects of a file were cut: they are asked how long it is.
+    pub(super) fn doubt_cut(&mut self, inode: InodeNumber, first: ObjectId) {
         self.apply(&Command::ForgetSize { inode });
-        *self.recovering.entry(inode).or_default() += 1;
-        self.retries.0.insert((self.now.boot_ms, Recovery::new(inode, first)));
+        self.doubt_size(inode, first);
     }
 
-    /// Asks again for the sizes that are due.
-    pub(super) fn ask_sizes_again(&mut self, out: &mut Vec<Effect>) {
-        while let Some(first) = self.retries.0.first().copied().filter(|first| first.0 <= self.now.boot_ms) {
-            self.retries.0.remove(&first);
-            self.ask_size(first.1, out);
+    /// The shard's size of a file may be too small: its objects are asked, with the next step's end at first.
+    pub(super) fn doubt_size(&mut self, inode: InodeNumber, first: ObjectId) {
+        *self.recovering.entry(inode).or_default() += 1;
+        self.doubted.push(Recovery::new(inode, first));
+    }
+
+    /// Nobody believes in a size that is in doubt, the session included whose cut has failed.
+    pub(super) fn recall_size(&mut self, inode: InodeNumber, out: &mut Vec<Effect>) {
+        for (key, to) in [(LeaseKey::Data(inode), LeaseMode::Open), (LeaseKey::Attributes(inode), LeaseMode::None)] {
+            let holders = self.leases.holders(&key).filter(|holder| holder.mode > to);
+            for session in holders.map(|holder| holder.session).collect::<Vec<_>>() {
+                self.recall(key, session, to, out);
+            }
         }
     }
 
-    fn recovered(&mut self, of: Recovery, found: Option<(u64, Timestamp)>) {
+    /// The search for a file's size has ended.
+    pub(super) fn recovered(&mut self, of: Recovery, found: Option<(u64, Timestamp)>) {
         let inode = of.inode;
         if let Some(count) = self.recovering.get_mut(&inode) {
             *count -= 1;

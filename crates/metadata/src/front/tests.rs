@@ -2,6 +2,7 @@
 
 mod across;
 mod across_random;
+mod away;
 mod below;
 mod costs;
 mod cuts;

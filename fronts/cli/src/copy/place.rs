@@ -17,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_client::OpenOptions;
+use weft_client::{Entry, OpenOptions};
 use weft_protocol::message::shard::{CreateFile, RenameMode};
 use weft_protocol::{
     AttributeChanges, Attributes, BelowStamp, Error, FileKind, Name, NodeId, Plan, TimeChange, Timestamp,
@@ -205,7 +205,9 @@ impl Place {
             }
             Place::Weft(session, path) => match session.client.walk(&session.who, path, follow) {
                 Err(Error::NotFound) => Ok(None),
-                found => found.explain(|| self).map(|entry| Some(Item::from(&entry.attributes))),
+                found => {
+                    found.and_then(Entry::with_size).explain(|| self).map(|entry| Some(Item::from(&entry.attributes)))
+                }
             },
         }
     }

@@ -115,7 +115,8 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 fn look(args: &Args, session: &Session, path: &WeftPath) -> Outcome<Found> {
-    let attributes = session.walk(path, args.follow, "stat")?.attributes;
+    let entry = session.walk(path, args.follow, "stat")?;
+    let attributes = entry.with_size().explain(|| format!("stat {path}"))?.attributes;
     let link = match attributes.kind {
         FileKind::Symlink => {
             let link = session.client.read_link(&session.who, attributes.inode);

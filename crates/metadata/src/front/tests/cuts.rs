@@ -62,10 +62,11 @@ fn a_cut_to_nothing_keeps_the_object_while_anybody_has_the_file_open() {
 
 #[test]
 fn the_file_gets_another_object_when_the_storage_server_is_away() {
-    for error in [Error::Unreachable, Error::NoObject] {
+    // While another session has the file open, only if nobody uses the object: it is not there.
+    for (holder, error) in [(A, Error::Unreachable), (A, Error::NoObject), (B, Error::NoObject)] {
         let mut world = World::new();
         let inode = world.file("f", 1);
-        world.ok(B, open_direct(inode, Access::Read));
+        world.ok(holder, open_direct(inode, Access::Read));
         let token = waits(&mut world, A, open_cut(inode));
         let (asked, _) = world.asked_storage();
         world.event(Event::StorageAnswer { token: asked, result: Err(error) });

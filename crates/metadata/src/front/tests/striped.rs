@@ -243,3 +243,23 @@ fn what_does_not_fit_the_plan_is_refused() {
     );
     assert_eq!(world.result(token), Some(Err(Error::NotPermitted)));
 }
+
+#[test]
+fn a_search_for_the_size_that_was_put_off_begins_anew_after_a_cut() {
+    let (mut world, inode) = with_file();
+    world.ok(A, open_direct(inode, Access::ReadWrite));
+    world.expire(&[B]);
+    let (token, _) = asked_once(&mut world);
+    world.storage_answers(token, 200, 90);
+    let (token, _) = asked_once(&mut world);
+    world.event(Event::StorageAnswer { token, result: Err(Error::Unreachable) });
+    let cut = world.waits(B, resize(inode, 250));
+    let (token, _) = asked_once(&mut world);
+    world.event(Event::StorageAnswer { token, result: Err(Error::NoSpace) });
+    assert_eq!(world.result(cut), Some(Err(Error::NoSpace)));
+    for size in [200, 150, 103] {
+        let (token, _) = asked_once(&mut world);
+        world.storage_answers(token, size, 90);
+    }
+    assert_eq!(attributes(&world.ok(B, stat(inode))).size, 503);
+}
