@@ -2,7 +2,7 @@
 
 use crate::accounts::Accounts;
 use crate::calendar;
-use crate::failure::{Ending, Explain, Outcome};
+use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output::{self, Answer, printable};
 use crate::session::{Session, Sessions};
 use crate::table::Table;
@@ -57,31 +57,33 @@ struct Lister<'a> {
     answer: Answer,
     /// Whether a listing was printed before, so that an empty line parts it from the next.
     begun: bool,
+    /// What could not be listed last; the others were told of.
+    failed: Option<Failure>,
 }
 
 pub fn run(args: &Args) -> Outcome {
     let paths: Vec<WeftPath> = args.paths.iter().map(|path| Target::in_weft(path, "ls")).collect::<Outcome<_>>()?;
     let mut sessions = Sessions::default();
-    let mut lister = Lister { args, accounts: Accounts::read(), answer: Answer::new(), begun: false };
+    let mut lister = Lister { args, accounts: Accounts::read(), answer: Answer::new(), begun: false, failed: None };
     let headed = paths.len() > 1 || args.recursive;
-    let mut failed = None;
     for path in &paths {
         let listed = sessions.of(path).and_then(|session| lister.list_path(&session, path, headed));
         match listed {
             Err(failure) if failure.is_closed_pipe() || paths.len() == 1 => return Err(failure),
-            Err(failure) => failed.replace(failure).iter().for_each(output::warn),
+            Err(failure) => lister.failed.replace(failure).iter().for_each(output::warn),
             Ok(()) => {}
         }
     }
     lister.answer.finish()?;
     sessions.close()?;
-    failed.map_or(Ok(Ending::Done), Err)
+    lister.failed.map_or(Ok(Ending::Done), Err)
 }
 
 impl Lister<'_> {
     /// Lists what a path names.
     fn list_path(&mut self, session: &Session, path: &WeftPath, headed: bool) -> Outcome<()> {
         let entry = session.walk(path, !self.args.long, "ls")?;
+        let entry = if self.args.long { entry.with_size().explain(|| format!("ls {path}"))? } else { entry };
         if entry.attributes.kind == FileKind::Directory && !self.args.directory {
             return self.list_directory(session, path, &entry.attributes, headed);
         }
@@ -101,7 +103,14 @@ impl Lister<'_> {
                 true => match tree::attributes_of(session, entry) {
                     // Removed since it was listed.
                     Err(weft_protocol::Error::NotFound | weft_protocol::Error::Stale) => continue,
-                    attributes => Some(attributes.explain(|| format!("ls {inner}"))?),
+                    attributes => match attributes.explain(|| format!("ls {inner}")) {
+                        Ok(attributes) => Some(attributes),
+                        // A node is away: the rest is listed.
+                        Err(failure) => {
+                            self.failed.replace(failure).iter().for_each(output::warn);
+                            None
+                        }
+                    },
                 },
                 false => None,
             };
@@ -144,7 +153,13 @@ impl Lister<'_> {
         }
         let mut table = Table::new(&["", ">", "", "", ">", "", ""]).headless();
         for item in items {
-            let Some(attributes) = &item.attributes else { continue };
+            let Some(attributes) = &item.attributes else {
+                let unknown = || "?".to_owned();
+                let mode = format!("{}?????????", kind_letter(item.kind));
+                let name = printable(&item.name).to_string();
+                table.row([mode, unknown(), unknown(), unknown(), unknown(), unknown(), name]);
+                continue;
+            };
             let link = item.link.as_deref().map(|link| format!(" -> {}", printable(link))).unwrap_or_default();
             table.row([
                 mode_text(item.kind, attributes.mode),
@@ -160,13 +175,18 @@ impl Lister<'_> {
     }
 }
 
-/// Kind and permissions as `ls -l` shows them: `drwxr-sr-t`.
-pub fn mode_text(kind: FileKind, mode: u16) -> String {
-    let mut text = String::from(match kind {
+/// The kind as `ls -l` shows it.
+fn kind_letter(kind: FileKind) -> char {
+    match kind {
         FileKind::Regular => '-',
         FileKind::Directory => 'd',
         FileKind::Symlink => 'l',
-    });
+    }
+}
+
+/// Kind and permissions as `ls -l` shows them: `drwxr-sr-t`.
+pub fn mode_text(kind: FileKind, mode: u16) -> String {
+    let mut text = String::from(kind_letter(kind));
     for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
         let bits = mode >> shift & 7;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
