@@ -13,7 +13,7 @@ pub enum Kind {
     Plain,
     /// The same, with clients that are cut off from nodes.
     Partitions,
-    /// The same, with what does not hold yet: nodes that exchange nothing at all for a while.
+    /// The same, with nodes that exchange nothing at all for a while.
     Split,
     /// The same, with requests between shards that do not arrive for a while.
     Peers,

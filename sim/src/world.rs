@@ -358,6 +358,8 @@ pub struct World {
     groups: groups::Groups,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
+    /// Objects that a shard has removed, and whose stores have not heard it yet.
+    to_remove: BTreeSet<(ShardId, ObjectId)>,
     /// The latest call that has come in each slot of a session.
     latest_in_slot: BTreeMap<(SessionId, Slot), Ticket>,
     next_token: u64,
@@ -528,19 +530,6 @@ impl World {
     fn fail(&self, what: &str) -> ! {
         let history: Vec<&str> = self.history.iter().map(String::as_str).collect();
         panic!("last events:\n{}\n{what}", history.join("\n"));
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.clients.iter().all(|client| !client.is_using_names() && !client.is_using_files())
-            && !self.offers.is_running()
-            && self.tokens.is_empty()
-            && self.shards.values().all(|shard| {
-                let status = shard.status();
-                status.sessions == 0
-                    && status.parked == 0
-                    && shard.locks() == (0, 0)
-                    && shard.back().orphans().is_empty()
-            })
     }
 
     /// The client that a message goes to, when it can take nothing in now, and for how long.

@@ -31,6 +31,10 @@ const RARE_SEEDS_OF_PARTITIONS: [u64; 10] = [
     7_000_041_875,
 ];
 
+/// Of nodes that are wholly cut off from each other: a cut that was asked for while a size was searched for; one that
+/// its own client believed in, though it had no answer.
+const RARE_SEEDS_OF_SPLIT: [u64; 2] = [1_661, 2_143];
+
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
     let mut sums = [0u64; 29];
@@ -182,6 +186,19 @@ fn all_seeds_hold_with_parts_of_groups() {
     println!("files that were opened for a group by their names: {by_name}");
     let is_much = sums.iter().all(|sum| *sum > 100) && spilled > 10 && of_patterns > 10 && by_name > 100;
     assert!(is_much, "something hardly happened: {sums:?} {spilled} {of_patterns} {by_name}");
+}
+
+/// Nodes that exchange nothing at all for a while: sizes are in doubt meanwhile, and objects are removed later.
+#[test]
+fn all_seeds_hold_while_nodes_are_cut_off_from_each_other() {
+    let (mut unreachable, mut in_doubt) = (0, 0);
+    for seed in SEEDS.chain(RARE_SEEDS_OF_SPLIT) {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- split replay {seed}");
+        let (tally, _) = run_seed(Kind::Split, seed, false);
+        unreachable += tally.unreachable;
+        in_doubt += tally.in_doubt;
+    }
+    assert!(unreachable > 0 && in_doubt > 0, "{unreachable} requests met a partition, {in_doubt} sizes were in doubt");
 }
 
 /// Of new seeds about one in 500 fails (docs/simulation.md).

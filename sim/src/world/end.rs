@@ -19,9 +19,33 @@ pub(super) enum Forgetting {
 }
 
 impl World {
+    /// Whether nothing is done any more, and no server is waited for.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.clients.iter().all(|client| !client.is_using_names() && !client.is_using_files())
+            && !self.offers.is_running()
+            && self.tokens.is_empty()
+            && self.shards.values().all(|shard| {
+                let status = shard.status();
+                status.sessions == 0
+                    && status.parked == 0
+                    && shard.locks() == (0, 0)
+                    && shard.back().orphans().is_empty()
+                    && !shard.awaited_storage().iter().any(|node| self.storage.contains_key(node))
+            })
+    }
+
     /// Nothing is left that nobody can reach, every shard has what the model has, and files have the bytes that they
     /// must have.
     pub(super) fn check_end(&mut self) {
+        let unheard = self
+            .to_remove
+            .iter()
+            .find(|(shard, object)| self.shards.contains_key(shard) && self.storage.contains_key(&object.node()));
+        if let Some((shard, object)) = unheard {
+            self.fail(&format!(
+                "at the end: shard {shard} has removed object {object}, and its store has not heard it"
+            ));
+        }
         for session in 0..=self.sessions.get() {
             self.collect(SessionId(session));
         }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{IntentId, PeerReply};
-use weft_protocol::{Error, NodeId, SessionId, ShardId};
+use weft_protocol::message::shard::ShardAnswer;
+use weft_protocol::{Error, Grants, NodeId, Result, SessionId, ShardId};
 
 /// When a node gives up to wait for another one's answer, milliseconds.
 pub(super) const TIMEOUT_MS: u64 = SESSION_TERM_MS / 4;
@@ -169,6 +170,26 @@ impl World {
             self.model.split_ms = Some(self.network.now_ms);
         }
         is_split
+    }
+
+    /// A size is told as one in doubt while a storage server of the file is gone, or was cut off from the shard's node
+    /// when it was asked, and for no other reason.
+    pub(super) fn check_doubt(&mut self, shard: ShardId, result: &Result<ShardAnswer>) {
+        let Ok(ShardAnswer::Entry { attributes, grants }) = result else { return };
+        if !grants.contains(Grants::SIZE_IN_DOUBT) {
+            return;
+        }
+        self.tally.in_doubt += 1;
+        let (own, now_ms) = (Party::Node(self.node_of(shard)), self.network.now_ms);
+        let is_away = |node: NodeId| {
+            let other = Party::Node(node);
+            let cut_ms = self.partitions.until_ms.get(&(own.min(other), own.max(other)));
+            let was_cut = cut_ms.is_some_and(|until_ms| until_ms + TIMEOUT_MS >= now_ms);
+            !self.storage.contains_key(&node) || self.faults.all_cut && was_cut
+        };
+        if !attributes.layout.objects().iter().any(|object| is_away(object.node())) {
+            self.fail(&format!("the size of inode {} is told as one in doubt, and its node answers", attributes.inode));
+        }
     }
 
     /// A shard learns, after some time, that the other one was not reached or does not answer.

@@ -116,6 +116,9 @@ impl World {
                 self.send_between(from, node, Message::PeerReply { node, reply });
             }
             Effect::Storage { token, node, request } => {
+                if let StorageRequest::Remove { objects } = &request {
+                    self.to_remove.extend(objects.iter().map(|(_, object)| (shard, *object)));
+                }
                 // The shell answers each of these, be it "unreachable": it is not lost, only late.
                 if self.is_all_cut(self.node_of(shard), node) {
                     return self.storage_unreachable(shard, token);
@@ -210,6 +213,7 @@ impl World {
         ) {
             return;
         }
+        self.check_doubt(call.shard, &reply.result);
         // One that did not reach the other shard is carried out when it is sent again.
         if !call.request.is_read() && reply.result != Err(Error::Unreachable) {
             let is_known = self.applied.insert((call.shard, pending.origin()), reply.result.clone()).is_some();
@@ -361,6 +365,9 @@ impl World {
             None => Err(Error::Unreachable),
             Some(storage) => storage.perform(request, now),
         };
+        if let StorageRequest::Remove { objects } = request {
+            objects.iter().for_each(|(_, object)| _ = self.to_remove.remove(&(shard, *object)));
+        }
         if self.is_all_cut(node, self.node_of(shard)) {
             return self.storage_unreachable(shard, token);
         }

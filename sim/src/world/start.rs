@@ -122,6 +122,7 @@ impl World {
             offers: Rc::default(),
             groups: groups::Groups::default(),
             tokens: BTreeMap::new(),
+            to_remove: BTreeSet::new(),
             latest_in_slot: BTreeMap::new(),
             next_token: 1,
             applied: BTreeMap::new(),

@@ -28,6 +28,8 @@ pub struct Tally {
     pub cut_off: u64,
     /// Requests between nodes that were cut off from each other, and answers to them.
     pub unreachable: u64,
+    /// Sizes that were told as in doubt.
+    pub in_doubt: u64,
     /// Terms that storage servers were granted, connections that waited for one, and fences that were certain without a
     /// confirmation.
     pub terms: u64,
