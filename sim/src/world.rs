@@ -315,6 +315,8 @@ struct Pending {
     /// Its shard has moved away from there, and its caller was told so.
     is_away: bool,
     call: Box<ShardCall>,
+    /// When it arrived.
+    since_ms: u64,
 }
 
 /// One run.
@@ -555,7 +557,8 @@ impl World {
             Message::Wake(client) => self.wake(client),
             Message::Idle => self.look_for_forgotten(),
             Message::Call { client, process, number, session, node, call } => {
-                self.call_arrived(Pending { client, process, number, session, node, is_away: false, call });
+                let (is_away, since_ms) = (false, self.network.now_ms);
+                self.call_arrived(Pending { client, process, number, session, node, is_away, call, since_ms });
             }
             Message::ToClient { client, process, number, answer } => {
                 self.answer_arrived(client, process, number, answer);

@@ -172,19 +172,19 @@ impl World {
         is_split
     }
 
-    /// A size is told as one in doubt while a storage server of the file is gone, or was cut off from the shard's node
-    /// when it was asked, and for no other reason.
-    pub(super) fn check_doubt(&mut self, shard: ShardId, result: &Result<ShardAnswer>) {
+    /// A size is told as one in doubt where a storage server of the file is gone, or was cut off from the shard's node
+    /// since the call arrived at `since_ms`, and for no other reason.
+    pub(super) fn check_doubt(&mut self, (shard, since_ms): (ShardId, u64), result: &Result<ShardAnswer>) {
         let Ok(ShardAnswer::Entry { attributes, grants }) = result else { return };
         if !grants.contains(Grants::SIZE_IN_DOUBT) {
             return;
         }
         self.tally.in_doubt += 1;
-        let (own, now_ms) = (Party::Node(self.node_of(shard)), self.network.now_ms);
+        let own = Party::Node(self.node_of(shard));
         let is_away = |node: NodeId| {
             let other = Party::Node(node);
             let cut_ms = self.partitions.until_ms.get(&(own.min(other), own.max(other)));
-            let was_cut = cut_ms.is_some_and(|until_ms| until_ms + TIMEOUT_MS >= now_ms);
+            let was_cut = cut_ms.is_some_and(|until_ms| *until_ms >= since_ms);
             !self.storage.contains_key(&node) || self.faults.all_cut && was_cut
         };
         if !attributes.layout.objects().iter().any(|object| is_away(object.node())) {

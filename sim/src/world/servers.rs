@@ -202,7 +202,7 @@ impl World {
 
     /// A shard gives an answer: this is the moment at which it has to be true.
     fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
-        let Pending { session, call, .. } = pending;
+        let Pending { session, call, since_ms, .. } = pending;
         if self.mounts.is_some() {
             // Held against POSIX as a whole, above the client.
             return;
@@ -213,7 +213,7 @@ impl World {
         ) {
             return;
         }
-        self.check_doubt(call.shard, &reply.result);
+        self.check_doubt((call.shard, *since_ms), &reply.result);
         // One that did not reach the other shard is carried out when it is sent again.
         if !call.request.is_read() && reply.result != Err(Error::Unreachable) {
             let is_known = self.applied.insert((call.shard, pending.origin()), reply.result.clone()).is_some();

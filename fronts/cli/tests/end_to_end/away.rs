@@ -143,3 +143,23 @@ fn a_killed_program_does_not_wait_for_a_stopped_node() {
     assert!(has_ended(&mut waiting, LONG), "the node goes on");
     assert_eq!(waiting.wait().expect("ended").code(), Some(1), "there is no such file");
 }
+
+#[test]
+fn a_listing_goes_on_behind_what_is_at_a_node_that_has_ended() {
+    let ground = Ground::new("ls-away");
+    ground.weft(&["up", "e2e", "--nodes", "2"]);
+    // Each command makes its directory at a node that it chooses by chance.
+    let names: Vec<String> = (0..24).map(|number| format!("d{number}")).collect();
+    for name in &names {
+        ground.weft(&["mkdir", &format!("e2e:/{name}")]);
+    }
+    signal(pids(&ground)[1], "-KILL");
+    let output = ground.command(&["ls", "-l", "e2e:/"]).output().expect("weft starts");
+    assert!(!output.status.success(), "what could not be listed is told");
+    let listing = String::from_utf8(output.stdout).expect("text");
+    let of_name = |name: &String| listing.lines().find(|line| line.split(' ').next_back() == Some(name));
+    let lines: Vec<&str> = names.iter().filter_map(of_name).collect();
+    assert_eq!(lines.len(), names.len(), "{listing}");
+    let unknown = lines.iter().filter(|line| line.starts_with("d?????????")).count();
+    assert!((1..lines.len()).contains(&unknown), "{listing}");
+}

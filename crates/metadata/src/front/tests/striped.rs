@@ -257,9 +257,11 @@ fn a_search_for_the_size_that_was_put_off_begins_anew_after_a_cut() {
     let (token, _) = asked_once(&mut world);
     world.event(Event::StorageAnswer { token, result: Err(Error::NoSpace) });
     assert_eq!(world.result(cut), Some(Err(Error::NoSpace)));
-    for size in [200, 150, 103] {
-        let (token, _) = asked_once(&mut world);
+    for (index, size) in [200, 150, 103].into_iter().enumerate() {
+        let (token, request) = asked_once(&mut world);
+        assert_eq!(request, stats(inode)[index]);
         world.storage_answers(token, size, 90);
+        world.pass(1_000, &[B]);
     }
     assert_eq!(attributes(&world.ok(B, stat(inode))).size, 503);
 }
