@@ -14,6 +14,7 @@ use crate::open_inode::OpenInode;
 use crate::open_options::OpenOptions;
 use crate::opens::Doubtful;
 use crate::shell::{Monitor, Shell};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weft_protocol::message::shard::{CreateFile, ShardAnswer, ShardRequest};
@@ -38,19 +39,19 @@ impl<'a, S: Shell> Opening<'a, S> {
     }
 }
 
-/// What became of the open of a name.
-enum OpenedName<S: Shell> {
-    Here(OpenedFile<S, Entry>),
+/// What became of the open of a name: the file is open, or why not.
+type OpenedName<S> = ControlFlow<OpenedFile<S, Entry>, Unopened>;
+
+/// Why an open of a name has opened nothing.
+enum Unopened {
     /// The name means this file of another shard.
-    At(InodeNumber),
+    Elsewhere(InodeNumber),
     /// The shard opened this file, but the session ended before that was known here, and the file has gone with it.
     Lost(InodeNumber),
 }
 
-impl<S: Shell> OpenedName<S> {
-    fn of((handle, entry): (Handle<S>, Entry)) -> Self {
-        Self::Here(OpenedFile::Own(handle, entry))
-    }
+fn opened_by_itself<S: Shell>((handle, entry): (Handle<S>, Entry)) -> OpenedName<S> {
+    ControlFlow::Break(OpenedFile::Own(handle, entry))
 }
 
 impl<S: Shell> Drop for Opening<'_, S> {
@@ -187,15 +188,17 @@ impl<S: Shell> Files<S> {
         let mut gone = None;
         loop {
             match self.open_name(who, place, options, create, wish).await? {
-                OpenedName::Here(opened) => return Ok(opened),
-                OpenedName::At(inode) => match self.open_at_its_shard(who, place, inode, options, wish).await {
-                    // It meant another inode by then, or is about to go.
-                    Err(Error::Stale) if gone == Some(inode) => return Err(Error::NotFound),
-                    Err(Error::Stale) => gone = Some(inode),
-                    opened => return opened,
-                },
-                OpenedName::Lost(inode) if gone == Some(inode) => return Err(Error::NotFound),
-                OpenedName::Lost(inode) => gone = Some(inode),
+                ControlFlow::Break(opened) => return Ok(opened),
+                ControlFlow::Continue(Unopened::Elsewhere(inode)) => {
+                    match self.open_at_its_shard(who, place, inode, options, wish).await {
+                        // It meant another inode by then, or is about to go.
+                        Err(Error::Stale) if gone == Some(inode) => return Err(Error::NotFound),
+                        Err(Error::Stale) => gone = Some(inode),
+                        opened => return opened,
+                    }
+                }
+                ControlFlow::Continue(Unopened::Lost(inode)) if gone == Some(inode) => return Err(Error::NotFound),
+                ControlFlow::Continue(Unopened::Lost(inode)) => gone = Some(inode),
             }
         }
     }
@@ -234,7 +237,7 @@ impl<S: Shell> Files<S> {
             && let Some((handle, attributes)) = self.reopen(who, inode, options).await
         {
             let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, Told::HERE).await;
-            return self.handle_or_close(handle, entry).await.map(OpenedName::of);
+            return self.handle_or_close(handle, entry).await.map(opened_by_itself);
         }
         let opening = Opening::begin(self);
         let session = &self.calls().session;
@@ -266,7 +269,7 @@ impl<S: Shell> Files<S> {
                     }
                 }
                 return match kind {
-                    FileKind::Regular => Ok(OpenedName::At(inode)),
+                    FileKind::Regular => Ok(ControlFlow::Continue(Unopened::Elsewhere(inode))),
                     FileKind::Directory => Err(Error::IsDirectory),
                     FileKind::Symlink => Err(Error::SymlinkLoop),
                 };
@@ -297,7 +300,7 @@ impl<S: Shell> Files<S> {
         let opened = Opened { attributes, capability, others, grants, stamp, session: asked_by, access };
         if grants.contains(Grants::FOR_GROUP) {
             let member = for_others.ok_or(Error::Malformed)?.join(who, opened, options)?;
-            return Ok(OpenedName::Here(OpenedFile::OfGroup(member)));
+            return Ok(ControlFlow::Break(OpenedFile::OfGroup(member)));
         }
         let here = async {
             let (handle, in_use) = self.opened(who, &opened, now_ms, options, &opening).await?;
@@ -311,8 +314,10 @@ impl<S: Shell> Files<S> {
         };
         match here.await {
             // What this call has made, it would make once more.
-            Err(Error::Stale) if !created && session.id() != asked_by => Ok(OpenedName::Lost(opened.attributes.inode)),
-            here => here.map(OpenedName::of),
+            Err(Error::Stale) if !created && session.id() != asked_by => {
+                Ok(ControlFlow::Continue(Unopened::Lost(opened.attributes.inode)))
+            }
+            here => here.map(opened_by_itself),
         }
     }
 
