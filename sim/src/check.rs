@@ -217,6 +217,11 @@ fn unlinked(
     expect(left == links, || format!("{links} links told, the model has {left}"))
 }
 
+/// Whether the request cuts a file by its name.
+fn truncates(request: &ShardRequest) -> bool {
+    matches!(request, ShardRequest::OpenAt { flags, .. } if flags.truncate)
+}
+
 /// A refusal has to have its reason in the model.
 fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::result::Result<(), String> {
     let entry = match request {
@@ -243,7 +248,9 @@ fn check_error(model: &Model, request: &ShardRequest, error: &Error) -> std::res
         Error::NotEmpty => entry.is_some_and(|inode| model.entries(inode).next().is_some()),
         Error::Split => names(request).into_iter().any(|(parent, name)| model.is_elsewhere(parent, name)),
         // The other shard is gone, or cut off.
-        Error::Unreachable => !model.lost.is_empty() || model.split_ms.is_some(),
+        Error::Unreachable if !model.lost.is_empty() || model.split_ms.is_some() => true,
+        // Its storage server is gone, and others have the file open.
+        Error::Unreachable => model.store_gone && truncates(request),
         Error::WrongShard(_) => !model.lost.is_empty(),
         _ => return check_stale(model, request, error),
     };
@@ -291,5 +298,26 @@ fn check_stale(model: &Model, request: &ShardRequest, error: &Error) -> std::res
             expect(request.target().is_some_and(gone) || other, || "called stale, but it is there".to_owned())
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_protocol::message::shard::{Access, OpenFlags, PageCache};
+
+    #[test]
+    fn an_open_is_unreachable_for_a_node_that_is_gone_only_if_it_cuts() {
+        let (name, inode) = (Name::new(b"f").expect("a name"), InodeNumber::from_raw(7));
+        let mut model = Model::new();
+        model.make(InodeNumber::ROOT, &name, inode, FileKind::Regular, 0o644);
+        let mut refused = |truncate, store_gone| {
+            model.store_gone = store_gone;
+            let flags = OpenFlags { access: Access::Write, truncate, direct: false, page_cache: PageCache::None };
+            let request = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name.clone(), flags, create: None };
+            check(&mut model, &request, &Err(Error::Unreachable)).is_err()
+        };
+        assert!(!refused(true, true));
+        assert!(refused(true, false) && refused(false, true) && refused(false, false));
     }
 }

@@ -20,6 +20,8 @@ pub struct Model {
     pub lost: BTreeSet<ShardId>,
     /// When a request between two nodes that were cut off from each other was lost last.
     pub split_ms: Option<u64>,
+    /// A storage server is gone for good, perhaps without a shard.
+    pub store_gone: bool,
     /// Directories with parts: of each its parts, itself first. What a part has is in `inodes` under its number.
     parts: BTreeMap<InodeNumber, Parts>,
     /// The names of files when their shard asked for the latest cut of them.
@@ -30,7 +32,14 @@ impl Model {
     pub fn new() -> Self {
         let root = Inode { kind: FileKind::Directory, links: 2, size: 0, mode: 0o755, entries: BTreeMap::new() };
         let inodes = BTreeMap::from([(InodeNumber::ROOT, root)]);
-        Self { inodes, lost: BTreeSet::new(), split_ms: None, parts: BTreeMap::new(), cuts: BTreeMap::new() }
+        Self {
+            inodes,
+            lost: BTreeSet::new(),
+            split_ms: None,
+            store_gone: false,
+            parts: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+        }
     }
 
     /// Whether the model speaks of this inode.

@@ -23,6 +23,11 @@ impl Entry {
         Self { attributes, name_valid, attributes_valid, size_in_doubt: false }
     }
 
+    /// The same, with a size that is in doubt also if the shard said so before.
+    pub(crate) fn or_in_doubt(self, size_in_doubt: bool) -> Self {
+        Self { size_in_doubt: self.size_in_doubt || size_in_doubt, ..self }
+    }
+
     /// The same, for who wants to know size and times. [`Error::Unreachable`]: they are in doubt.
     pub fn with_size(self) -> Result<Self> {
         if self.size_in_doubt { Err(Error::Unreachable) } else { Ok(self) }

@@ -155,14 +155,15 @@ impl<S: Shell> Files<S> {
             return self.gathered(who, attributes.clone(), parts, (name_ms, attributes_ms)).await;
         }
         let mut attributes = attributes.clone();
-        let mut unseen = false;
+        let (mut unseen, mut size_in_doubt) = (false, false);
         if let Some(open) = open {
             match open.overlay(&self.objects, &mut attributes, told.asked, told.since).await {
                 Some(changes) => unseen = changes,
-                None => (attributes, unseen) = open.ask_attributes(&self.objects, who).await?,
+                None => (attributes, unseen, size_in_doubt) = open.ask_attributes(&self.objects, who).await?,
             }
         }
-        Ok(Entry::of(attributes, (name_ms, if unseen { 0 } else { attributes_ms })))
+        let entry = Entry::of(attributes, (name_ms, if unseen { 0 } else { attributes_ms }));
+        Ok(Entry { size_in_doubt, ..entry })
     }
 
     /// The open file that these are the attributes of, if there is one.
@@ -213,7 +214,7 @@ impl<S: Shell> Files<S> {
                 found => {
                     let Entry { attributes, size_in_doubt, .. } = found?;
                     let entry = self.entry(who, parent, name, &attributes, Told::HERE).await?;
-                    return Ok(Entry { size_in_doubt, ..entry });
+                    return Ok(entry.or_in_doubt(size_in_doubt));
                 }
             },
             Cached::Unknown => {}
@@ -250,7 +251,7 @@ impl<S: Shell> Files<S> {
                 }
                 let size_in_doubt = grants.contains(Grants::SIZE_IN_DOUBT);
                 let entry = self.entry(who, parent, name, &attributes, told).await?;
-                Ok(Asked::Entry(Entry { size_in_doubt, ..entry }))
+                Ok(Asked::Entry(entry.or_in_doubt(size_in_doubt)))
             }
             ShardAnswer::Remote { inode, kind, grants } => {
                 if let Some(mut cache) = session.cache_for(asked_by) {
@@ -262,7 +263,7 @@ impl<S: Shell> Files<S> {
                     attributes => {
                         let (attributes, size_in_doubt) = attributes?;
                         let entry = self.entry(who, parent, name, &attributes, told).await?;
-                        Ok(Asked::Entry(Entry { size_in_doubt, ..entry }))
+                        Ok(Asked::Entry(entry.or_in_doubt(size_in_doubt)))
                     }
                 }
             }
@@ -328,7 +329,7 @@ impl<S: Shell> Files<S> {
             None => calls.ask_known_attributes(who, inode).await?,
         };
         let entry = self.inode_entry(who, &attributes, Told { asked, since }).await?;
-        Ok(Entry { size_in_doubt, ..entry })
+        Ok(entry.or_in_doubt(size_in_doubt))
     }
 
     /// Changes attributes; with a size: `truncate`. What is buffered of an open file is written first.

@@ -457,19 +457,19 @@ impl<S: Shell> OpenInode<S> {
         state.overlay(io, attributes, asked, since)
     }
 
-    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. One message,
-    /// or more when the session ends meanwhile.
-    pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool)> {
+    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. Whether a kernel
+    /// may change them unseen, and whether the size is in doubt. One message, or more when the session ends meanwhile.
+    pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool, bool)> {
         let mut state = self.lock(io).await?;
         loop {
             state.settle_doubt(io).await;
             let since = io.calls.session.reports();
-            let mut attributes = io.calls.ask_attributes(who, self.inode).await?;
+            let (mut attributes, size_in_doubt) = io.calls.ask_known_attributes(who, self.inode).await?;
             io.calls.ensure_term(routing::of_inode(self.inode), &self.term, SlotFor::Caller).await?;
             state.notice_session(io);
             state.settle_seen(io).await;
             if let Some(unseen) = state.overlay(io, &mut attributes, true, since) {
-                return Ok((attributes, unseen));
+                return Ok((attributes, unseen, size_in_doubt));
             }
         }
     }

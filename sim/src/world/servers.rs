@@ -419,6 +419,7 @@ impl World {
     /// A node other than that of the root shard is gone for good, with its shards and objects.
     pub(super) fn crash_node(&mut self, node: NodeId) {
         self.tally.crashes += 1;
+        self.model.store_gone = true;
         self.note(&format!("node {node} is gone"));
         if let Some(storage) = self.storage.remove(&node) {
             self.tally.add_storage(&storage);
