@@ -339,7 +339,7 @@ impl Process {
 
     /// Ends waits for locks at nodes that are gone, and repeats what was not unlocked, on a thread of its own.
     pub fn tend_locks(&self, files: &Arc<Files<SimShell>>) {
-        if !self.locks_files.get() || self.is_tending_locks.replace(true) {
+        if self.is_tending_locks.replace(true) {
             return;
         }
         let files = Arc::clone(files);
