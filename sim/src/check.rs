@@ -313,7 +313,8 @@ mod tests {
         model.make(InodeNumber::ROOT, &name, inode, FileKind::Regular, 0o644);
         let mut refused = |truncate, store_gone| {
             model.store_gone = store_gone;
-            let flags = OpenFlags { access: Access::Write, truncate, direct: false, page_cache: PageCache::None };
+            let flags =
+                OpenFlags { access: Access::Write, truncate, direct: false, page_cache: PageCache::None, group: None };
             let request = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name.clone(), flags, create: None };
             check(&mut model, &request, &Err(Error::Unreachable)).is_err()
         };
