@@ -77,6 +77,10 @@ int ad_weft_error(const char *where, const char *name, int error, const char *te
 /* The same for a failed weft_connect(), whose -ENOENT does not mean the file. */
 int ad_weft_connect_error(const char *where, const char *name, int error, const char *text);
 
+/* Reduces a value over all ranks, as MPI_Allreduce() does. Where ranks share processors, those that look for each other
+ * in MPI without a pause take them from the ranks that they wait for: so one that waits longer sleeps in between. */
+int ad_weft_reduce(ADIO_File fd, int value, MPI_Op op);
+
 /* Agrees on the result of a collective call, 0 or -errno: returns the least of all ranks'. Waits for all ranks. */
 int ad_weft_agree(ADIO_File fd, int error);
 

@@ -10,8 +10,13 @@
  */
 #include "ad_weft.h"
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+/* How often a rank looks whether the others have come: at first without a pause, then letting others run in between. */
+enum { TESTS = 100, YIELDS = 500 };
 
 int MPIO_Err_create_code(int last, int fatal, const char *where, int line, int class, const char *generic,
                          const char *specific, ...);
@@ -63,11 +68,23 @@ int ad_weft_with_failed(ADIO_File fd, int error)
     return error < 0 ? error : failed;
 }
 
+int ad_weft_reduce(ADIO_File fd, int value, MPI_Op op)
+{
+    const struct timespec a_moment = {0, 20000};
+    int result, is_done = 0;
+    MPI_Request request;
+    MPI_Iallreduce(&value, &result, 1, MPI_INT, op, fd->comm, &request);
+    for (int tests = 0; MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !is_done; tests++)
+        if (tests >= TESTS + YIELDS)
+            nanosleep(&a_moment, NULL);
+        else if (tests >= TESTS)
+            sched_yield();
+    return result;
+}
+
 int ad_weft_agree(ADIO_File fd, int error)
 {
-    int agreed;
-    MPI_Allreduce(&error, &agreed, 1, MPI_INT, MPI_MIN, fd->comm);
-    return agreed;
+    return ad_weft_reduce(fd, error, MPI_MIN);
 }
 
 int ad_weft_agreed_error(const char *where, const char *name, int own, int agreed)

@@ -179,8 +179,7 @@ static int share_writes(ADIO_File fd)
     struct ad_weft_file *open = ad_weft_file(fd);
     if (fd->access_mode & ADIO_RDONLY || !open->is_deferred)
         return 0;
-    int has_written;
-    MPI_Allreduce(&open->has_written, &has_written, 1, MPI_INT, MPI_MAX, fd->comm);
+    int has_written = ad_weft_reduce(fd, open->has_written, MPI_MAX);
     open->has_written = 0;
     if (!has_written)
         return 0;
