@@ -71,8 +71,8 @@ int ad_weft_with_failed(ADIO_File fd, int error)
 int ad_weft_reduce(ADIO_File fd, int value, MPI_Op op)
 {
     const struct timespec a_moment = {0, 20000};
-    int result, is_done = 0;
-    MPI_Request request;
+    int result = value, is_done = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
     MPI_Iallreduce(&value, &result, 1, MPI_INT, op, fd->comm, &request);
     for (int tests = 0; MPI_Test(&request, &is_done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !is_done; tests++)
         if (tests >= TESTS + YIELDS)
