@@ -385,7 +385,7 @@ impl<S: Shell> Calls<S> {
         Ok((attributes, grants, stamp))
     }
 
-    /// Attributes from the shard, for who asks what a name means: the size may be in doubt, which is told, too.
+    /// Attributes from the shard, for a caller that resolves a name; and whether the size is in doubt.
     pub(crate) async fn ask_known_attributes(
         &self,
         who: &Credentials,

@@ -84,7 +84,7 @@ impl<S: Shell> Files<S> {
             // As long as the file counts as open, the shard asks the storage server what was written.
             Some(true) => open.note_grant(doubtful.stamp),
             Some(false) => calls.give_back_now(doubtful.inode, doubtful.stamp, doubtful.at_once),
-            // Whoever uses the state, perhaps a recall that writes back, may leave it dirty.
+            // The state is in use, perhaps by a recall that writes back, and may be left dirty.
             None => {
                 calls.session.opens.decide_later(doubtful);
                 calls.shell.release_soon();

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a server has a backlog from the first of these requests that it does not answer until it answers one.
 //! A probe is in flight, or due. What is in a backlog is not in flight.
-//! Not here: what else is asked of a storage server: a client waits for that, and is told.
+//! Not here: other requests to storage servers, for each of which a client waits.
 
 use super::storage::{Recovery, StorageWait};
 use super::{Effect, Shard};

@@ -39,6 +39,20 @@ pub struct Outstanding {
     pub waiters: Vec<u64>,
 }
 
+impl Outstanding {
+    /// When its session has had its time.
+    fn end_ms(&self) -> u64 {
+        self.started_ms + SESSION_TERM_MS
+    }
+
+    /// Counts the time anew, unless that was done before.
+    fn restart(&mut self, now_ms: u64) {
+        if !self.is_restarted {
+            (self.started_ms, self.is_restarted) = (now_ms, true);
+        }
+    }
+}
+
 /// What is to be done about a recall whose time has come.
 #[derive(Debug)]
 pub enum Due {
@@ -122,9 +136,7 @@ impl Recalls {
             return;
         }
         let recalls = self.outstanding.values_mut().filter(|recall| recall.session == session);
-        for recall in recalls.filter(|recall| !recall.is_restarted) {
-            (recall.started_ms, recall.is_restarted) = (now_ms, true);
-        }
+        recalls.for_each(|recall| recall.restart(now_ms));
     }
 
     /// When a recall is due next.
@@ -137,11 +149,10 @@ impl Recalls {
         let (due_ms, number) = self.due.first().copied().filter(|(due_ms, _)| *due_ms <= now_ms)?;
         self.due.remove(&(due_ms, number));
         let recall = self.outstanding.get_mut(&number).expect("what is due is outstanding");
-        if recall.started_ms + SESSION_TERM_MS <= now_ms && !recall.is_restarted && has_call(recall.session, recall.key)
-        {
-            (recall.started_ms, recall.is_restarted) = (now_ms, true);
+        if recall.end_ms() <= now_ms && has_call(recall.session, recall.key) {
+            recall.restart(now_ms);
         }
-        let end_ms = recall.started_ms + SESSION_TERM_MS;
+        let end_ms = recall.end_ms();
         if end_ms <= now_ms {
             let must_answer = !matches!(recall.key, LeaseKey::Inode(_));
             return Some(if must_answer { Due::Refuse(recall.session) } else { Due::GiveUp(number) });
