@@ -112,6 +112,8 @@ class Bench:
         }
         if collective:
             found["split, own errors"] = f"mpi,segmented{more},weft_write_errors/own:weft:{NAME}:/split/own-errors"
+        else:
+            found["split, immediate"] = f"mpi,segmented,weft_visibility/immediate:weft:{NAME}:/split/immediate"
         if self.mount:
             found["stock striped"] = f"mpi,segmented{more}:ufs:{self.mount}/striped/stock"
         for peer in self.options.peer:
