@@ -343,7 +343,8 @@ impl<M: MountShell> Mount<M> {
         }
         let times = (received, caches.shell.now());
         let answered = caches.short_reads.answer(inode, pages(), end, (times, begun), |short| match short {
-            ShortRead::AskedAgain => reply(Err(Error::Busy)),
+            // Mostly of readahead, of which nobody hears. After EINTR the runtimes of programs call again.
+            ShortRead::AskedAgain => reply(Err(Error::Interrupted)),
             ShortRead::Taken | ShortRead::Dropped { .. } => reply(read),
         });
         match answered {

@@ -12,7 +12,8 @@
 //! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros. The error of a
 //! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away
 //! between readahead and its use. If the file ends in the page, it is answered short, and mostly has not been crossed.
-//! If it ends before, the error goes to readahead, or to an access to a mapping that gets SIGBUS there in any case.
+//! If it ends before, the error goes to readahead, or to an access to a mapping that gets SIGBUS there in any case, or
+//! once in a while to a `read` beside a truncation. It is EINTR, after which programs call again.
 //!
 //! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
 //! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a

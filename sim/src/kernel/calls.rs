@@ -205,11 +205,11 @@ impl Context {
             Call::Read { handle, size } => {
                 let file = self.file(*handle)?;
                 let _position = self.lock_position(file.key).await;
-                self.read(file.key, None, *size).await.map(Value::Data)
+                self.read_again(file.key, None, *size).await.map(Value::Data)
             }
             Call::Pread { handle, offset, size } => {
                 let file = self.file(*handle)?;
-                self.read(file.key, Some(*offset), *size).await.map(Value::Data)
+                self.read_again(file.key, Some(*offset), *size).await.map(Value::Data)
             }
             Call::Write { handle, data } => {
                 let file = self.file(*handle)?;

@@ -6,6 +6,17 @@ use crate::kernel::open_file::FileKey;
 use crate::kernel::requests::Errno;
 
 impl Context {
+    /// Reads as programs do, whose runtimes call again after EINTR: a mount says so where it cannot tell in time that
+    /// the file has been cut.
+    pub async fn read_again(&self, file: FileKey, offset: Option<u64>, size: u64) -> Result<Vec<u8>, Errno> {
+        loop {
+            match self.read(file, offset, size).await {
+                Err(Errno::EINTR) => {}
+                read => return read,
+            }
+        }
+    }
+
     /// Reads at the file's position, or at `offset`.
     pub async fn read(&self, file: FileKey, offset: Option<u64>, size: u64) -> Result<Vec<u8>, Errno> {
         let (opened, flags, position, bad, is_directory) = {

@@ -216,13 +216,14 @@ fn truncate(path: &str, size: u64) -> Result<(), Errno> {
     weft_sys::plain_calls::truncate(path, size)
 }
 
-/// Reads once: a short count is part of what is checked.
+/// Reads once: a short count is part of what is checked. After EINTR it calls again, as the runtimes of programs do: a
+/// mount says so where it cannot tell the kernel in time that the file has been cut (docs/guide/consistency.md).
 fn read(bytes: u64, mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Outcome, Errno> {
     let bytes = bytes as usize;
     let mut memory = vec![0xee; bytes + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
     let buffer = &mut memory[start..start + bytes];
-    let count = read(buffer)?;
+    let count = rustix::io::retry_on_intr(|| read(buffer))?;
     Ok(Outcome::Bytes(Runs::of(&buffer[..count])))
 }
 
