@@ -6,8 +6,9 @@ of Locality-aware MPI-IO for Scalable Shared File Write Performance" (Sugihara a
 
 writes DIR/mpi-io.md, and pictures where Python has matplotlib (Debian: python3-matplotlib). It starts a file system with as
 many nodes as ranks on this machine, in memory, and ends it. The limit is one file of each rank in the same tmpfs, written and
-read by pwrite and pread of the same processes, in the same round (bench/mpi/ior.c). With root or fuse3 stock ROMIO on a mount of
-the same file system is beside it; --peer LABEL=DIR adds stock ROMIO in a directory of another one. Needs mpich.
+read by pwrite and pread of the same processes, in the same round (bench/mpi/ior.c). With mpich and root or fuse3, stock ROMIO on a mount of
+the same file system is beside it; --peer LABEL=DIR adds stock ROMIO in a directory of another one. Needs mpich, or with
+--mpi openmpi Open MPI, whose processes give a shared processor away while they wait for one another; those of mpich do not.
 """
 
 import argparse
@@ -32,6 +33,11 @@ KIB, MIB = 1 << 10, 1 << 20
 # Bytes of a transfer, and of a rank.
 SIZES = {4 * KIB: 2 * MIB, 47_008: 47_008 * 1024, MIB: 64 * MIB, 8 * MIB: 128 * MIB}
 QUICK = {47_008: 47_008 * 256, MIB: 32 * MIB}
+DRIVERS = {"mpich": "libweft-romio.so", "openmpi": "weft-openmpi/mca_io_romio321.so"}
+# Open MPI refuses root and more processes than processors, and binds each to one, unless it is told otherwise.
+OPEN_MPI = {f"OMPI_{name}": value for name, value in {
+    "ALLOW_RUN_AS_ROOT": "1", "ALLOW_RUN_AS_ROOT_CONFIRM": "1", "MCA_rmaps_base_oversubscribe": "1",
+    "MCA_hwloc_base_binding_policy": "none", "MCA_mpi_yield_when_idle": "1"}.items()}
 OPERATIONS = ("write", "rewrite", "read")
 # Processes that share few processors wait for one another for tens of milliseconds in each collective call.
 COLLECTIVE_CALLS_MAX = 24
@@ -40,7 +46,7 @@ COLLECTIVE_CALLS_MAX = 24
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--binaries", type=pathlib.Path, default=pathlib.Path("target/release"))
-    parser.add_argument("--driver", type=pathlib.Path, help="libweft-romio.so (default: beside the binaries, in ../mpi)")
+    parser.add_argument("--mpi", choices=list(DRIVERS), default="mpich", help="default %(default)s")
     parser.add_argument("--out", type=pathlib.Path, help="directory for tables and pictures (default: they are printed only)")
     parser.add_argument("--place", type=pathlib.Path, default=pathlib.Path("/dev/shm"), help="a tmpfs (default %(default)s)")
     parser.add_argument("--store", choices=["directory", "region", "memory"], default="directory",
@@ -51,7 +57,7 @@ def arguments():
     parser.add_argument("--scale", default="1,2,4,8,16", help="ranks for which messages are counted (default %(default)s)")
     parser.add_argument("--quick", action="store_true", help="two sizes, fewer bytes")
     options = parser.parse_args()
-    options.driver = options.driver or options.binaries.parent / "mpi/libweft-romio.so"
+    options.driver = options.binaries.parent / "mpi" / DRIVERS[options.mpi]
     options.ranks = [int(count) for count in options.ranks.split(",")]
     options.scale = [int(count) for count in options.scale.split(",") if count]
     return options
@@ -114,7 +120,7 @@ class Bench:
             found["split, own errors"] = f"mpi,segmented{more},weft_write_errors/own:weft:{NAME}:/split/own-errors"
         else:
             found["split, immediate"] = f"mpi,segmented,weft_visibility/immediate:weft:{NAME}:/split/immediate"
-        if self.mount:
+        if self.mount and self.options.mpi == "mpich":
             found["stock striped"] = f"mpi,segmented{more}:ufs:{self.mount}/striped/stock"
         for peer in self.options.peer:
             label, directory = peer.split("=", 1)
@@ -136,9 +142,11 @@ class Bench:
     def run_targets(self, transfer, size, targets, collective=False, rounds=None):
         targets = [f"{label}={target}" for label, target in targets.items()]
         say(f"{self.ranks} ranks, transfers of {transfer} bytes{', collective' if collective else ''}")
-        words = [self.weft_command, "mpiexec", "--driver", str(self.options.driver), "-n", str(self.ranks), str(self.program),
-                 str(rounds or self.options.rounds), str(transfer), str(size), *targets]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=3600, check=False)
+        launcher = shutil.which({"mpich": "mpiexec.hydra", "openmpi": "mpiexec.openmpi"}[self.options.mpi]) or "mpiexec"
+        words = [self.weft_command, "mpiexec", "--launcher", launcher, "--driver", str(self.options.driver), "-n", str(self.ranks),
+                 str(self.program), str(rounds or self.options.rounds), str(transfer), str(size), *targets]
+        environment = os.environ | (OPEN_MPI if self.options.mpi == "openmpi" else {})
+        done = subprocess.run(words, capture_output=True, text=True, timeout=3600, check=False, env=environment)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}: {done.stderr.strip()}")
         found = {}
@@ -294,11 +302,11 @@ def main():
     options = arguments()
     begun = datetime.datetime.now()
     cells = {}
-    text = [machine.heading(begun, options, f"all data is on {options.place}, stores: {options.store}")]
+    text = [machine.heading(begun, options, f"all data is on {options.place}, stores: {options.store}, MPI: {options.mpi}")]
     with tempfile.TemporaryDirectory(prefix="weft-mpi-", dir=options.place) as directory:
         place = pathlib.Path(directory)
         program = place / "ior"
-        compiler = shutil.which("mpicc.mpich") or "mpicc"
+        compiler = shutil.which(f"mpicc.{options.mpi}") or "mpicc"
         subprocess.run([compiler, "-std=gnu11", "-O2", "-o", str(program), str(HERE / "mpi/ior.c")], check=True)
         for ranks in options.ranks:
             with Bench(options, ranks, place, program) as bench:
