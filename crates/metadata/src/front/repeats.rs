@@ -6,8 +6,10 @@
 //! so that one of which nothing is found never happens.
 //!
 //! The leases of that reply are gone with its session. An open that has made or cut its file is therefore repeated as
-//! an open of this inode, which grants what is free now; if the inode is gone, its name counts again. Everything else
-//! is answered without grants. A call that has changed nothing is made as if it were the first.
+//! an open of this inode, which grants what is free now; if the inode is gone, its name counts again. If there is no
+//! name either, an open that has cut its file fails with EIO: others have seen the file cut, and to say that there is
+//! none would deny that it was. Everything else is answered without grants. A call that has changed nothing is made as
+//! if it were the first.
 //!
 //! Limit: of the latest [`weft_protocol::limits::ENDED_REPLIES_MAX`] changes in ended sessions.
 
@@ -17,6 +19,7 @@ use super::park::{Call, Wait};
 use super::{Pause, Shard, Verdict};
 use crate::back::{Command, Seen};
 use crate::kv::KeyValue;
+use weft_protocol::error::errno;
 use weft_protocol::message::shard::{OpenFlags, ShardAnswer, ShardRequest};
 use weft_protocol::{Error, Grants, LeaseKey, LeaseMode};
 
@@ -94,6 +97,10 @@ impl<K: KeyValue> Shard<K> {
                     ShardAnswer::Opened { attributes, created, .. },
                     ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. },
                 ) if *created || flags.truncate => {
+                    let is_gone = self.back.inode(attributes.inode).is_none();
+                    if is_gone && !*created && !self.may_open_another(&call.request) {
+                        return Some(Verdict::Repeated(Err(Error::Device(errno::EIO))));
+                    }
                     let flags = OpenFlags { truncate: false, ..*flags };
                     let by_inode = ShardRequest::Open { inode: attributes.inode, flags };
                     call.made = *created;
@@ -112,5 +119,15 @@ impl<K: KeyValue> Shard<K> {
             }
         }
         None
+    }
+
+    /// Whether the name of an open may lead to a file, or makes one.
+    fn may_open_another(&self, request: &ShardRequest) -> bool {
+        match request {
+            ShardRequest::OpenAt { parent, name, create, .. } => {
+                create.is_some() || self.back.dentry(*parent, name).is_some()
+            }
+            _ => false,
+        }
     }
 }

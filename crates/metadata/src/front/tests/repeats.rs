@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use crate::front::Event;
+use weft_protocol::error::errno;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::shard::*;
 use weft_protocol::message::storage::StorageRequest;
@@ -149,6 +150,40 @@ fn a_file_is_cut_once() {
     let opened = world.done(repeated);
     assert!(matches!(opened, ShardAnswer::Opened { created: false, capability: Some(_), .. }), "{opened:?}");
     assert_eq!(world.storage, [], "nothing is cut again");
+}
+
+#[test]
+fn an_open_that_has_cut_a_file_does_not_say_that_there_is_none() {
+    let by_inode = |inode| ShardRequest::Open { inode, flags: OpenFlags { truncate: true, ..flags(Access::Write) } };
+    let by_name = |_| open_at_cut("f");
+    let opens: [fn(InodeNumber) -> ShardRequest; 2] = [by_inode, by_name];
+    for open in opens {
+        let mut world = World::new();
+        let inode = world.file("f", 1);
+        let cut = send(&mut world, A, open(inode));
+        assert!(matches!(world.done(cut), ShardAnswer::Opened { created: false, .. }));
+        world.expire(&[B]);
+        world.ok(B, unlink("f"));
+        world.expire(&[B]);
+        let repeated = again(&mut world, open(inode));
+        assert_eq!(world.result(repeated), Some(Err(Error::Device(errno::EIO))));
+        let never_made = world.repeat(call_number(NEXT, 2), user(0), open(inode), &[first(SessionId(77))]);
+        let refused = world.result(never_made);
+        assert!(
+            matches!(refused, Some(Err(Error::NotFound | Error::Stale)) | Some(Ok(ShardAnswer::Absent { .. }))),
+            "{refused:?}"
+        );
+    }
+    let mut world = World::new();
+    world.file("f", 1);
+    let cut = send(&mut world, A, open_at_cut("f"));
+    world.done(cut);
+    world.expire(&[B]);
+    world.ok(B, unlink("f"));
+    let other = world.file("f", 2);
+    world.expire(&[B]);
+    let repeated = again(&mut world, open_at_cut("f"));
+    assert_eq!(attributes(&world.done(repeated)).inode, other, "the name counts again");
 }
 
 #[test]
