@@ -8,10 +8,13 @@
 //! | write over what is mapped, whole blocks | `k` | | |
 //! | first write of several blocks | `k` | | |
 //! | first write of a single block | with others, at the latest at the next sync | | |
-//! | first write or last block written in part | `k` | 1 for each block that was there | |
+//! | the same, first or last block written in part | `k` | 1 for each block that was there | |
 //! | update of several extents | 1 for what finds free blocks side by side | likewise | |
 //! | first block of an object, durable | 1, and a record for 1024 | | 1 |
 //! | sync | 1 for each record of what was mapped since the last one | | 1, with a record 2 |
+//!
+//! New blocks are taken behind those that were taken last. So of a writer that appends, a block that is mapped and
+//! completed, and the new ones behind it, are one piece.
 //!
 //! Where data have checksums, a write over what is mapped is as a first write of several blocks.
 //!
@@ -42,6 +45,7 @@ pub(crate) mod stripes;
 mod sums;
 mod sweep;
 mod waiting;
+mod writing;
 
 use crate::base::{Applied, Base};
 use crate::buffer::AlignedBuffer;
@@ -53,7 +57,6 @@ use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
 use crate::space::Space;
-use crate::sums::sum_at;
 use crate::{BLOCK, BLOCK_BYTES, as_index, random, read, write};
 use changes::Changes;
 pub use check::Findings;
@@ -382,85 +385,6 @@ impl Layer {
         }
         taken.extents.clear();
         Ok(())
-    }
-
-    /// Writes what a range of blocks has of `part`: over what is mapped, or to new blocks (`anew`: all of it). All
-    /// blocks are allocated before the first is written, so that no space leaves what is there as it was.
-    fn write_range(
-        &self,
-        part: (u64, &[u8]),
-        blocks: &Range<u64>,
-        anew: bool,
-        taken: &mut Taken<'_>,
-        changes: &mut Changes,
-    ) -> Result<()> {
-        if blocks.is_empty() {
-            return Ok(());
-        }
-        let mapped = self.mapped(&read(&self.state), blocks.clone())?;
-        let mut targets = Vec::new();
-        for old in with_holes(&mapped, blocks) {
-            let mut first = old.first;
-            while first < old.end() {
-                let (place, count) = match old.block.filter(|_| !anew) {
-                    Some(block) => (block + (first - old.first), (old.end() - first).min(CHUNK_BLOCKS)),
-                    None => {
-                        let kept = self.kept_free_of(first, old.block.is_some());
-                        let (block, count) = taken.take((old.end() - first).min(CHUNK_BLOCKS), kept)?;
-                        changes.map(first, block, count);
-                        (block, count)
-                    }
-                };
-                let before = old.block.map(|block| block + (first - old.first));
-                targets.push((Piece { first, count, block: Some(place) }, before));
-                first += count;
-            }
-        }
-        if changes.bytes() > ENTRIES_BYTES_MAX {
-            return Err(Error::TooManyPieces);
-        }
-        targets.into_iter().try_for_each(|(piece, before)| self.write_blocks(piece, before, part, changes))
-    }
-
-    /// Writes what some blocks have of a range of bytes; the rest of them is as it was `before` (where they lay), or
-    /// zeros.
-    fn write_blocks(
-        &self,
-        piece: Piece,
-        before: Option<u64>,
-        (address, from): (u64, &[u8]),
-        changes: &mut Changes,
-    ) -> Result<()> {
-        let (start, end) = (piece.first * BLOCK, piece.end() * BLOCK);
-        let (used_start, used_end) = (start.max(address), end.min(address + from.len() as u64));
-        let of_from = |at: u64| as_index(at - address);
-        let bytes = &from[of_from(used_start)..of_from(used_end)];
-        if (used_start, used_end) == (start, end) {
-            return self.write_whole(piece, bytes, changes);
-        }
-        let mut buffer = AlignedBuffer::new(length_of(piece.count));
-        if let Some(block) = before {
-            for offset in edges([used_start > start, used_end < end], piece.count) {
-                let old = Piece { first: piece.first + offset, count: 1, block: Some(block + offset) };
-                let at_byte = length_of(offset);
-                let place = &mut buffer[at_byte..at_byte + BLOCK_BYTES];
-                self.read_piece(old, place)?;
-            }
-        }
-        let at_byte = as_index(used_start - start);
-        if let Some(place) = buffer.get_mut(at_byte..at_byte + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-        self.write_whole(piece, &buffer, changes)
-    }
-
-    /// Writes whole blocks, and takes note of the checksums of those that have some.
-    fn write_whole(&self, piece: Piece, bytes: &[u8], changes: &mut Changes) -> Result<()> {
-        if let Some(block) = piece.block.filter(|_| piece.first < self.sums_end()) {
-            let blocks = (piece.first..).zip(bytes.chunks(BLOCK_BYTES));
-            changes.sums(block, blocks.map(|(block, bytes)| sum_at(block, bytes)));
-        }
-        self.device.write_at(self.place(piece), bytes).map_err(at("write the device"))
     }
 
     /// Changes the mapping: takes note of what is to be logged, and of what is free after that.
