@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::Access;
-use weft_client::protocol::{Error, InodeNumber, Name};
-use weft_client::{Client, OpenOptions, Way};
-use weft_region::{FileDevice, Kind, Store};
+use weft_client::protocol::{Error, InodeNumber, Name, Plan};
+use weft_client::{Client, JoinOptions, OpenOptions, Way};
+use weft_region::{FileDevice, FilePart, Kind, Store};
 use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
 
 const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
@@ -151,6 +151,42 @@ fn what_was_synced_is_on_the_device() {
     assert!(found[..bytes.len()] == bytes);
     assert_eq!(object.owner()[..8], file.inode().raw().to_le_bytes());
     file.close().unwrap();
+}
+
+/// What a writer has in its part of a split file and did not publish: no metadata server has it, the store's log does.
+#[test]
+fn what_was_not_published_is_found_in_the_store() {
+    let fs = one_node(Some(32 << 20));
+    let client = fs.client(Way::Auto);
+    client.set_directory_plan(&FileSystem::me(), InodeNumber::ROOT, Plan::Split).unwrap();
+    let exported = open(&client, "split", BOTH).export(false).unwrap();
+    let member = client.import(&FileSystem::me(), &exported, JoinOptions::default()).unwrap().0;
+    // Too large to be buffered.
+    let bytes = pattern(4 * MIB, 1);
+    member.write_at(&bytes, 5 << 20).unwrap();
+    let name = Name::new(b"split").unwrap();
+    let size = fs.client(Way::Auto).lookup(&FileSystem::me(), InodeNumber::ROOT, &name).unwrap().attributes.size;
+    assert_eq!(size, 0, "nothing is published");
+    // A sync of any file writes the log.
+    let other = open(&client, "other", OpenOptions::WRITE);
+    other.write_at(b"other", 0).unwrap();
+    other.sync().unwrap();
+
+    // As the device is now.
+    let copy = fs.instance.directory.join("copy");
+    std::fs::copy(fs.instance.directory.join("regions0"), &copy).unwrap();
+    let store = Store::open(Arc::new(FileDevice::open(&copy).unwrap())).unwrap();
+    let objects = store.list().unwrap().into_iter().map(|id| store.object(id, Kind::Direct).unwrap());
+    let is_of_file = |part: FilePart| part.inode == member.inode().raw();
+    let parts: Vec<_> = objects.filter(|object| FilePart::of(object.owner()).is_some_and(is_of_file)).collect();
+    let [part] = &parts[..] else { panic!("{} parts", parts.len()) };
+    let ranges = part.data_ranges().unwrap();
+    assert_eq!(ranges.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>(), [(5 << 20, 9 << 20)]);
+    assert_eq!(part.stat().unwrap().size, 0, "no sync of the part");
+    let mut found = vec![0; bytes.len()];
+    part.read_unsized(5 << 20, &mut found).unwrap();
+    assert!(found == bytes);
+    [member, other].into_iter().for_each(|file| file.close().unwrap());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::address_space::AddressSpace;
 use crate::decoder::{Decoder, sealed_block};
 use crate::error::{Error, Result};
 use crate::ids::Identity;
+use crate::owner::{FilePart, Owner};
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::store::Kind;
 use crate::{BLOCK, BLOCK_BYTES, as_index, lock};
@@ -17,9 +18,6 @@ const BYTES: usize = 96;
 const CHECKSUM_AT: usize = 8;
 const MARK_AT: usize = 88;
 const DIRECT: u32 = 1;
-
-/// Whose an object is, as whoever uses the store sees it. Zeros: nobody said.
-pub type Owner = [u8; 24];
 
 /// Size and times of an object that keeps them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,6 +143,22 @@ impl Object {
         let _there = self.0.there()?;
         let start = self.0.end(0);
         Ok(self.0.data_end(start, start)? - start)
+    }
+
+    /// The ranges of its bytes in which something was written, by whole blocks, in order: also behind its size, which
+    /// the device knows as of the object's last sync.
+    pub fn data_ranges(&self) -> Result<Vec<Range<u64>>> {
+        let _there = self.0.there()?;
+        let start = self.0.end(0);
+        let ranges = self.0.layer.data_ranges(start..self.0.region_end())?;
+        Ok(ranges.into_iter().map(|range| range.start - start..range.end - start).collect())
+    }
+
+    /// Reads bytes whatever the object's size is: also what was written and not synced before a crash, as far as the
+    /// log has it. Zeros where nothing was written.
+    pub fn read_unsized(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let _there = self.0.there()?;
+        self.0.layer.read(self.address(offset, into.len())?, into)
     }
 
     /// Bytes that it can hold.
@@ -279,6 +293,11 @@ impl Shared {
         self.id << self.layer.region_shift()
     }
 
+    /// The address behind its region.
+    fn region_end(&self) -> u64 {
+        self.first() + (1u64 << self.layer.region_shift())
+    }
+
     fn data_start(&self) -> u64 {
         if self.stat.is_some() { BLOCK } else { 0 }
     }
@@ -349,8 +368,7 @@ impl Shared {
     /// Where the last byte of the region ends, from the beginning of a block on, that may not be zero, or that a write
     /// up to `written` left.
     fn data_end(&self, start: u64, written: u64) -> Result<u64> {
-        let region_end = self.first() + (1u64 << self.layer.region_shift());
-        let (data, written) = (self.layer.data_ranges(start..region_end)?, start..written.max(start));
+        let (data, written) = (self.layer.data_ranges(start..self.region_end())?, start..written.max(start));
         let written = self.layer.mapped_ranges(written)?;
         Ok([data.last(), written.last()].into_iter().flatten().map(|range| range.end).max().unwrap_or(start))
     }
@@ -490,17 +508,8 @@ pub(crate) fn nature(layer: &dyn AddressSpace, id: u64) -> Result<ObjectKind> {
 pub(crate) fn describe(block: &[u8]) -> Option<String> {
     let id = u64_at(block, 16)?;
     let SuperBlock { stat, owner, .. } = SuperBlock::decode(block, id)?;
-    Some(format!("object {id}, {} bytes{}", stat.size, describe_owner(owner)))
-}
-
-/// As nodes use the field: inode number, object identifier, and where in the file the object begins.
-fn describe_owner(owner: Owner) -> String {
-    let number = |at| u64_at(&owner, at).expect("an owner is whole");
-    match (number(0), number(8), number(16)) {
-        (0, 0, 0) => String::new(),
-        (inode, object, 0) => format!(" of {inode:x}/{object:x}"),
-        (inode, object, start) => format!(" of {inode:x}/{object:x} from byte {start} on"),
-    }
+    let owner = FilePart::of(owner).map_or(String::new(), |part| format!(" {part}"));
+    Some(format!("object {id}, {} bytes{owner}", stat.size))
 }
 
 /// See [`crate::decoders`].

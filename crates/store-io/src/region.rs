@@ -434,7 +434,7 @@ mod tests {
         let store = Store::open(Arc::new(FileDevice::open(&ground.0).unwrap())).unwrap();
         let mut found = [0; 17];
         let left = store.object(1, Kind::Direct).unwrap();
-        assert_eq!(left.owner(), object::owner_of((InodeNumber::ROOT, object(1)), 0));
+        assert_eq!(left.owner(), object::part_of((InodeNumber::ROOT, object(1)), 0).owner());
         assert_eq!((left.read(0, &mut found).unwrap(), &found), (17, b"of an earlier run"));
         drop((left, store));
         let device = FileDevice::open(&ground.0).unwrap();

@@ -6,7 +6,8 @@
 
 use crate::BLOCK_BYTES;
 use crate::error::{Error, Result};
-use crate::object::{ObjectStat, Owner};
+use crate::object::ObjectStat;
+use crate::owner::Owner;
 use crate::sealed::{seal, seal_of, u32_at, u64_at};
 use crate::versions::feed::{DATA_MAX, EXTENTS_MAX, Extent, Origin};
 use crate::versions::{VersionStat, nanoseconds, time_of};

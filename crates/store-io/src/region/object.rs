@@ -2,7 +2,7 @@
 //!
 //! Each region is a *part* of the file, as long as its capacity. The first is there as long as the file; a further one
 //! is made when bytes in it are first written, so that a file with holes is cheap. Whose part it is, and from which
-//! byte on, stands in its super block ([`owner_of`]). What happens in the first part alone costs no more than if
+//! byte on, stands in its super block ([`FilePart`]). What happens in the first part alone costs no more than if
 //! there were no others.
 //!
 //! Invariant: no part begins at the file's end or behind it, but one whose first write is on its way.
@@ -18,13 +18,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLo
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::{Error, Result, Timestamp};
-use weft_region::{Object, Owner, Stream};
+use weft_region::{FilePart, Object, Stream};
 use weft_sys::huge::HugePage;
 use weft_ucx::PageWindow;
 
 /// See the module.
 pub(super) struct RegionObject {
     regions: Arc<Regions>,
+    name: Name,
     first: Object,
     /// Held by whoever appends.
     appending: Mutex<()>,
@@ -70,9 +71,9 @@ impl Further {
 
 impl RegionObject {
     pub fn create(regions: &Arc<Regions>, name: Name) -> Result<Self> {
-        let first = regions.store.create_for(owner_of(name, 0)).map_err(refused)?;
+        let first = regions.store.create_for(part_of(name, 0).owner()).map_err(refused)?;
         let (appending, further) = (Mutex::default(), OnceLock::new());
-        Ok(Self { regions: Arc::clone(regions), first, appending, further })
+        Ok(Self { regions: Arc::clone(regions), name, first, appending, further })
     }
 
     /// Removes all parts. When it fails it can be done again.
@@ -151,8 +152,8 @@ impl RegionObject {
             return Err(Error::NoObject);
         }
         if let Entry::Vacant(place) = parts.entry(number) {
-            let owner = from_byte(self.first.owner(), number * self.capacity());
-            place.insert(self.regions.store.create_for(owner).map_err(refused)?);
+            let part = part_of(self.name, number * self.capacity());
+            place.insert(self.regions.store.create_for(part.owner()).map_err(refused)?);
         }
         Ok(())
     }
@@ -318,18 +319,8 @@ fn pieces(capacity: u64, offset: u64, bytes: usize) -> impl Iterator<Item = Piec
 }
 
 /// What the super block of a part says: see docs/formats/region-store.md.
-pub(super) fn owner_of((inode, object): Name, first_byte: u64) -> Owner {
-    let mut owner = Owner::default();
-    let numbers = [inode.raw(), object.raw(), first_byte].map(u64::to_le_bytes);
-    owner.copy_from_slice(numbers.as_flattened());
-    owner
-}
-
-/// Likewise of another part of the same file.
-fn from_byte(mut owner: Owner, first_byte: u64) -> Owner {
-    let (_, last) = owner.split_at_mut(size_of::<Owner>() - size_of::<u64>());
-    last.copy_from_slice(&first_byte.to_le_bytes());
-    owner
+pub(super) fn part_of((inode, object): Name, start: u64) -> FilePart {
+    FilePart { inode: inode.raw(), object: object.raw(), start }
 }
 
 #[cfg(test)]

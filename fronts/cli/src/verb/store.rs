@@ -3,15 +3,19 @@
 mod feed;
 mod get;
 mod look;
+mod parts;
 mod repair;
 mod versions;
 
+use crate::calendar;
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output;
 use crate::quantity::{ByteSize, bytes_text};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
+use weft_protocol::Timestamp;
 use weft_region::{Checksums, Error, FileDevice, Format, Shadow, Store};
 use weft_sys::own_directory;
 
@@ -87,6 +91,7 @@ enum What {
     Scrub(look::Scrub),
     Dump(look::Dump),
     Get(get::Get),
+    Parts(parts::Parts),
     Repair(repair::Repair),
     Versions(versions::Versions),
     Name(versions::Name),
@@ -176,6 +181,7 @@ pub fn run(args: &Args) -> Outcome {
         What::Scrub(args) => look::scrub(args),
         What::Dump(args) => look::dump_all(args),
         What::Get(args) => get::get(args),
+        What::Parts(args) => parts::list(args),
         What::Repair(args) => repair::repair(args),
         What::Versions(args) => versions::list(args),
         What::Name(args) => versions::name(args),
@@ -221,6 +227,12 @@ fn failed(place: &Path) -> impl Fn(Error) -> Failure {
             _ => failure,
         }
     }
+}
+
+/// A time of the store as RFC 3339.
+fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    calendar::rfc3339(Timestamp::from_parts(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()))
 }
 
 fn open(place: &Path) -> Outcome<Store> {

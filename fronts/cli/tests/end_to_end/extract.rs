@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use weft_region::{FileDevice, Kind, Store};
+use weft_region::{FileDevice, FilePart, Kind, Store};
 
 /// Changes a bit of the block that begins with these bytes.
 fn damage(path: &Path, begin: &[u8]) {
@@ -74,6 +74,62 @@ fn an_object_is_extracted_whole_or_not_at_all() {
     assert_eq!(child.wait().expect("ended").code(), Some(2));
 }
 
+/// Of a split file whose writers' node was killed: what was published, and what was written and synced since.
+#[test]
+fn parts_of_files_are_listed_and_their_ranges_extracted() {
+    const RECORD: usize = 47_008;
+    let ground = Ground::new("parts");
+    ground.weft(&["store", "format", "store", "--size", "64MiB", "--region", "1GiB"]);
+    let store = Store::open(Arc::new(FileDevice::open(&ground.path("store")).expect("there"))).expect("a store");
+    let part =
+        |inode: u64, object: u64| FilePart { inode: 2 << 48 | inode, object: 1 << 48 | object, start: 0 }.owner();
+    let records = numbered(30);
+    let (published, rest) = (&records[..RECORD], &records[RECORD..2 * RECORD]);
+    let first = store.create_for(part(17, 5)).expect("made");
+    first.write(1 << 20, published).expect("written");
+    first.sync().expect("synced");
+    first.write(3 << 20, rest).expect("written");
+    let second = store.create_for(part(17, 6)).expect("made");
+    second.write(2 << 20, &records[..8192]).expect("written");
+    let other = store.create_for(FilePart { start: 1 << 30, ..FilePart::of(part(18, 7)).expect("a node's") }.owner());
+    let anonymous = store.create(Kind::Direct).expect("made");
+    store.sync().expect("synced");
+    let ids = [first.id(), second.id(), other.expect("made").id()];
+    drop((first, second, anonymous, store));
+
+    let listed = ground.json(&["store", "parts", "store", "--json"]);
+    let lines = listed.as_array().expect("a list");
+    assert_eq!(lines.iter().map(|line| line["object"].as_u64().expect("a number")).collect::<Vec<_>>(), ids);
+    let ranges = |line: &serde_json::Value| {
+        let ranges = line["ranges"].as_array().expect("ranges").iter();
+        ranges.map(|range| (range["offset"].as_u64(), range["bytes"].as_u64())).collect::<Vec<_>>()
+    };
+    // In whole blocks.
+    assert_eq!(ranges(&lines[0]), [(Some(1 << 20), Some(49_152)), (Some(3 << 20), Some(49_152))]);
+    assert_eq!(lines[0]["size"].as_u64(), Some((1 << 20) + RECORD as u64), "as of its last sync");
+    assert_eq!((ranges(&lines[1]), lines[1]["size"].as_u64()), (vec![(Some(2 << 20), Some(8192))], Some(0)));
+    assert_eq!((lines[2]["start"].as_u64(), ranges(&lines[2])), (Some(1 << 30), Vec::new()));
+    let one = ground.json(&["store", "parts", "store", "--inode", "2:18", "--json"]);
+    assert_eq!((one.as_array().map(Vec::len), one[0]["file_object"].as_str()), (Some(1), Some("1:7")));
+    let text = ground.weft(&["store", "parts", "store", "--inode", "2:17"]);
+    assert!(
+        text.contains("inode 2:17, file object 1:6: object") && text.contains("offset 2097152: 8192 bytes"),
+        "{text}"
+    );
+    let none = ground.command(&["store", "parts", "store", "--inode", "2:19"]).output().expect("weft");
+    assert_eq!((none.status.code(), none.stdout.len()), (Some(1), 0));
+    assert!(ground.weft_fails(2, &["store", "parts", "store", "--inode", "17"]).contains("SHARD:NUMBER"));
+
+    let get = |words: &[&str]| ground.command(&[&["store", "get", "store"], words].concat()).output().expect("weft");
+    let id = ids[0].to_string();
+    let bytes = RECORD.to_string();
+    assert!(get(&[&id, "--offset", "3MiB", "--bytes", &bytes]).stdout == rest, "behind the size");
+    ground.weft(&["store", "get", "store", &id, "--offset", "1MiB", "--bytes", &bytes, "-o", "out"]);
+    assert!(fs::read(ground.path("out")).expect("read") == published);
+    let whole = get(&[&id]).stdout;
+    assert!(whole.len() == (1 << 20) + RECORD && whole[1 << 20..] == *published, "up to the size");
+}
+
 #[test]
 fn data_of_a_killed_run_are_deleted_by_name() {
     let ground = Ground::new("held");
@@ -92,6 +148,7 @@ fn data_of_a_killed_run_are_deleted_by_name() {
         ground.weft(&["cp", "-q", "file", name]);
     }
     ground.weft(&["rm", "e2e:/gone"]);
+    let inode = ground.json(&["stat", "--json", "e2e:/file"])[0]["inode"].as_u64().expect("a number");
     // Freed by a sync, so that the other is in the file, too.
     wait_until("free space", || used() + (600 << 10) > empty);
     let pid = ground.status()["nodes"][0]["pid"].as_u64().expect("a number");
@@ -111,6 +168,13 @@ fn data_of_a_killed_run_are_deleted_by_name() {
     let id = dumped.split("object ").nth(1).and_then(|text| text.split([',', ':', ' ']).next()).expect("an object");
     let found = ground.command(&["store", "get", &regions, id]).output().expect("weft").stdout;
     assert!(numbered(100).starts_with(&found), "{} bytes", found.len());
+    // Also what no sync of the file has told the size of.
+    let parts = ground.json(&["store", "parts", &regions, "--json"]);
+    assert_eq!((parts[0]["inode"].as_u64(), parts[0]["object"].to_string().as_str()), (Some(inode), id), "{parts}");
+    let bytes = (100 * 4096).to_string();
+    assert_eq!(parts[0]["ranges"][0]["bytes"].to_string(), bytes, "{parts}");
+    let found = ground.command(&["store", "get", &regions, id, "--offset", "0", "--bytes", &bytes]).output();
+    assert!(found.expect("weft").stdout == numbered(100));
     let ended = ground.command(&["down", "--force", "e2e"]).output().expect("weft");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(ended.status.success() && said.contains(&format!("run that was killed: {regions}: 1 object,")), "{said}");

@@ -33,14 +33,14 @@ fn as_it_is(ground: &Ground, look: impl FnOnce(&Store)) {
 
 /// A file as its parts' super blocks tell it: where each begins, and their bytes.
 fn told(store: &Store, name: Name) -> BTreeMap<u64, Vec<u8>> {
-    let is_of = |owner: &Owner| from_byte(*owner, 0) == owner_of(name, 0);
-    let parts = (1..IDS).filter(|id| store.exists(*id).unwrap()).map(|id| store.object(id, Kind::Direct).unwrap());
+    let objects = (1..IDS).filter(|id| store.exists(*id).unwrap()).map(|id| store.object(id, Kind::Direct).unwrap());
+    let parts = objects.map(|object| (FilePart::of(object.owner()).unwrap(), object));
     parts
-        .filter(|part| is_of(&part.owner()))
-        .map(|part| {
-            let mut bytes = vec![0; usize::try_from(part.stat().unwrap().size).unwrap()];
-            assert_eq!(part.read(0, &mut bytes).unwrap(), bytes.len());
-            (u64::from_le_bytes(*part.owner().last_chunk().unwrap()), bytes)
+        .filter(|(part, _)| *part == part_of(name, part.start))
+        .map(|(part, object)| {
+            let mut bytes = vec![0; usize::try_from(object.stat().unwrap().size).unwrap()];
+            assert_eq!(object.read(0, &mut bytes).unwrap(), bytes.len());
+            (part.start, bytes)
         })
         .collect()
 }

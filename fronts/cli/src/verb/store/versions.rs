@@ -1,14 +1,11 @@
 //! `weft store versions`, `name` and `clean`: what objects were like, and for how long that is kept.
 
-use super::{failed, open, open_shadow, output};
-use crate::calendar;
+use super::{failed, open, open_shadow, output, rfc3339};
 use crate::failure::{Ending, Failure, Outcome};
 use crate::quantity::{Span, bytes_text};
 use crate::table::Table;
 use serde::Serialize;
 use std::path::PathBuf;
-use std::time::SystemTime;
-use weft_protocol::Timestamp;
 use weft_region::{Cleaned, Keep};
 
 const VERSIONS_HELP: &str = "\
@@ -94,11 +91,6 @@ struct Line {
     size: u64,
     time: String,
     names: Vec<String>,
-}
-
-fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    calendar::rfc3339(Timestamp::from_parts(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()))
 }
 
 pub fn list(args: &Versions) -> Outcome {
