@@ -20,15 +20,17 @@ use weft_region::{BLOCK_BYTES, Stream};
 use weft_sys::huge::HugeBuffer;
 use weft_transport::{Result, Socket, TransportError};
 
-/// Bytes of the pool's buffers: what is read or written with one call.
+/// Bytes of the pool's buffers: a write of so many, from the begin of a block on, is one call of the device.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes of a piece where others are sent or received meanwhile.
 const PIECE_BYTES: usize = 512 << 10;
 /// More bytes than this are read in several pieces, where some can be on their way while others are sent.
 const STREAM_FROM_BYTES: u64 = 256 << 10;
 /// Writes of so many bytes and more are received while they are written. Measured: a thread more costs those of 1 MiB
 /// up to a third, and gains these up to a fifth.
 const OVERLAPPED_FROM_BYTES: u32 = 4 << 20;
-/// Buffers that the pool keeps. A huge page has four, and stays as long as one of them.
-const POOL_MAX: usize = 32;
+/// Buffers that the pool keeps. A huge page has two, and stays as long as one of them.
+const POOL_MAX: usize = 16;
 
 static POOL: Mutex<Vec<HugeBuffer>> = Mutex::new(Vec::new());
 
@@ -39,7 +41,7 @@ impl Lent {
     fn take() -> Self {
         let mut pool = lock(&POOL);
         if pool.is_empty() {
-            pool.extend(HugeBuffer::page_of(PIECE_BYTES));
+            pool.extend(HugeBuffer::page_of(BUFFER_BYTES));
         }
         Self(pool.pop())
     }
@@ -75,12 +77,12 @@ struct Piece {
     count: usize,
 }
 
-/// Cuts bytes of an object into pieces that each fit the memory.
-fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = Piece> {
+/// Cuts bytes of an object into pieces that each fit memory of so many bytes.
+fn pieces(offset: u64, bytes: u64, memory_bytes: usize) -> impl Iterator<Item = Piece> {
     let (mut at, end) = (offset, offset.saturating_add(bytes));
     std::iter::from_fn(move || {
         let lead = usize::try_from(at % BLOCK_BYTES as u64).unwrap_or(0);
-        let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(PIECE_BYTES - lead);
+        let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(memory_bytes - lead);
         let piece = Piece { offset: at, lead, count };
         at += count as u64;
         (count > 0).then_some(piece)
@@ -101,7 +103,7 @@ pub(crate) fn read(
         return send_stream(stream, socket, header);
     }
     let mut memory = Lent::take();
-    for piece in pieces(offset, bytes) {
+    for piece in pieces(offset, bytes, PIECE_BYTES) {
         let (lead, end) = (piece.lead, piece.lead + piece.count);
         let blocks = memory.get_mut(..end.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
         if let Err(error) = object.read_at(piece.offset - lead as u64, blocks) {
@@ -146,15 +148,17 @@ pub(crate) fn write(
     guard: &dyn WriteGuard,
     fill: impl FnMut(&mut [u8]) -> Result<()> + Send,
 ) -> Result<std::result::Result<(), (Error, usize)>> {
-    let turns = Turns::new((object, guard), offset, bytes, fill);
-    if bytes < OVERLAPPED_FROM_BYTES {
-        turns.take();
-    } else {
+    let is_overlapped = bytes >= OVERLAPPED_FROM_BYTES;
+    let piece_bytes = if is_overlapped { PIECE_BYTES } else { BUFFER_BYTES };
+    let turns = Turns::new((object, guard), (offset, bytes), piece_bytes, fill);
+    if is_overlapped {
         std::thread::scope(|scope| {
             // Where there is no thread to be had this one does all.
             drop(std::thread::Builder::new().name("pieces".to_owned()).spawn_scoped(scope, || turns.take()));
             turns.take();
         });
+    } else {
+        turns.take();
     }
     turns.end()
 }
@@ -256,7 +260,7 @@ mod tests {
     fn pieces_cover_all_bytes_and_end_at_blocks() {
         for (offset, bytes) in [(0, 0), (0, 1), (4095, 2), (5, 3 << 20), (4096, 1 << 20), ((1 << 40) + 77, 600_000)] {
             let (mut at, mut last) = (offset, None);
-            for piece in pieces(offset, bytes) {
+            for piece in pieces(offset, bytes, PIECE_BYTES) {
                 assert_eq!((piece.offset, piece.lead as u64), (at, at % 4096));
                 assert!(piece.count > 0 && piece.lead + piece.count <= PIECE_BYTES);
                 assert!(last.is_none_or(|last: u64| last.is_multiple_of(4096)), "only the first begins inside a block");

@@ -18,6 +18,7 @@ use weft_transport::{Result, TransportError};
 pub(super) struct Turns<'a, F> {
     object: &'a dyn BlockObject,
     guard: &'a dyn WriteGuard,
+    piece_bytes: usize,
     turn: Mutex<Turn<F>>,
     /// What the object said.
     refused: Mutex<Option<Error>>,
@@ -32,10 +33,16 @@ struct Turn<F> {
 }
 
 impl<'a, F: FnMut(&mut [u8]) -> Result<()>> Turns<'a, F> {
-    /// Bytes that `fill` brings, for an object from an offset on.
-    pub fn new((object, guard): (&'a dyn BlockObject, &'a dyn WriteGuard), offset: u64, bytes: u32, fill: F) -> Self {
+    /// Bytes that `fill` brings, for an object from an offset on, in pieces of at most so many.
+    pub fn new(
+        (object, guard): (&'a dyn BlockObject, &'a dyn WriteGuard),
+        (offset, bytes): (u64, u32),
+        piece_bytes: usize,
+        fill: F,
+    ) -> Self {
         let rest = offset..offset.saturating_add(u64::from(bytes));
-        Self { object, guard, turn: Mutex::new(Turn { fill, rest, broken: None }), refused: Mutex::default() }
+        let (turn, refused) = (Mutex::new(Turn { fill, rest, broken: None }), Mutex::default());
+        Self { object, guard, piece_bytes, turn, refused }
     }
 
     /// Receives pieces and writes them, until there are no more or something has failed.
@@ -57,7 +64,7 @@ impl<'a, F: FnMut(&mut [u8]) -> Result<()>> Turns<'a, F> {
         if is_refused || turn.broken.is_some() {
             return None;
         }
-        let piece = pieces(turn.rest.start, turn.rest.end - turn.rest.start).next()?;
+        let piece = pieces(turn.rest.start, turn.rest.end - turn.rest.start, self.piece_bytes).next()?;
         let place = memory.get_mut(piece.lead..piece.lead + piece.count).unwrap_or_default();
         if let Err(error) = (turn.fill)(place) {
             turn.broken = Some(error);
