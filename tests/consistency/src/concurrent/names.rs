@@ -202,6 +202,9 @@ fn returned(
         for (other, progress) in state.pending.iter().filter(|(_, progress)| **progress != Progress::Done) {
             let record = records[*other];
             let mut steps: Vec<_> = step_as_it_was(&state, *other, *progress, records).into_iter().collect();
+            if is_counted_out_twice(&state, *progress, record, records) {
+                steps.push((state.clone(), Progress::Done));
+            }
             if !is_done {
                 let mut changed = state.clone();
                 if let Some(progress) = step(&mut changed, *other, *progress, record) {
@@ -421,6 +424,22 @@ fn is_counted_out(progress: Progress, record: &Record, records: &[&Record]) -> b
         && record.outcome.errno() == Some(Errno::NOENT)
         && records.iter().any(|other| takes_name(other))
         && records.iter().any(|other| gives_name(other))
+}
+
+/// What a link's own look-up tells of a file while a removal of another of its names is in flight may have that name
+/// counted out already, and the kernel takes one more from it with the reply to the removal. Returns true for a link
+/// that it may have refused so: as many calls of its mount are in flight that have taken a name as the file has left.
+fn is_counted_out_twice(state: &State, progress: Progress, record: &Record, records: &[&Record]) -> bool {
+    let (Call::Link { from, .. }, Progress::Found(target)) = (&record.call, progress) else { return false };
+    let in_flight = state.kept.iter().filter(|(index, names)| {
+        let other = records[**index];
+        let takes = |name: &str| name != from && takes_away(&other.call, name);
+        other.who.mount == record.who.mount
+            && other.is_done()
+            && names.iter().any(|(name, was)| *was == Some(target) && takes(name))
+    });
+    let left = state.names.values().filter(|named| **named == target).count();
+    !record.who.is_native() && record.outcome.errno() == Some(Errno::NOENT) && (1..=in_flight.count()).contains(&left)
 }
 
 /// Returns true for a call that takes a name from the file that had it.

@@ -154,6 +154,47 @@ fn beside_a_rename_over_its_name_a_file_may_count_as_having_no_link() {
 }
 
 #[test]
+fn beside_a_removal_of_its_second_name_a_file_may_count_as_having_no_link() {
+    let history = |linker: &'static str, remover: &'static str, (begun, ended): (u64, u64)| {
+        vec![
+            ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
+            ("a0 open h1 t wronly creat", 3, 4, Outcome::Opened(2)),
+            ("a0 link f g", 5, 6, Outcome::Done),
+            (remover, begun, ended, Outcome::Done),
+            (linker, 15, 25, failed(Errno::NOENT)),
+            ("a1 stat f", 30, 31, stat(1, 1)),
+        ]
+    };
+    for remover in ["a0 unlink g", "a0 rename t g"] {
+        for (begun, ended) in [(10, 20), (20, 28), (16, 17)] {
+            assert!(holds(&history("a1 link f m", remover, (begun, ended)), &[]), "{remover} {begun} to {ended}");
+        }
+        for (begun, ended) in [(10, 14), (26, 28)] {
+            assert!(!holds(&history("a1 link f m", remover, (begun, ended)), &[]), "they do not overlap");
+        }
+        assert!(!holds(&history("n1 link f m", remover, (10, 20)), &[]), "a native client asks");
+    }
+    assert!(!holds(&history("a1 link f m", "b0 unlink g", (10, 20)), &[]), "this kernel counts nothing");
+    assert!(!holds(&history("a1 link f m", "n0 unlink g", (10, 20)), &[]), "this kernel counts nothing");
+    assert!(!holds(&history("a1 link f m", "a0 unlink t", (10, 20)), &[]), "a name of another file");
+    assert!(!holds(&history("a1 link t m", "a0 unlink g", (10, 20)), &[]), "of another file than the link's");
+    let mut moved = history("a1 link f m", "a0 rename g h", (10, 20));
+    moved[5].3 = stat(1, 2);
+    assert!(!holds(&moved, &[]), "it keeps two names");
+    let mut third = history("a1 link f m", "a0 unlink g", (10, 20));
+    third.insert(3, ("a0 link f h", 7, 8, Outcome::Done));
+    third[6].3 = stat(1, 2);
+    assert!(!holds(&third, &[]), "one more name is left than counted out");
+    third.insert(4, ("a0 link f i", 8, 9, Outcome::Done));
+    third.insert(6, ("a2 unlink h", 11, 21, Outcome::Done));
+    assert!(holds(&third, &[]), "two are left, and two counted out");
+    let mut failed_removal = history("a1 link f m", "a0 unlink g", (10, 20));
+    failed_removal[3].3 = failed(Errno::NOENT);
+    failed_removal.insert(4, ("b0 unlink g", 12, 13, Outcome::Done));
+    assert!(!holds(&failed_removal, &[]), "the kernel counts none out for a removal that failed");
+}
+
+#[test]
 fn the_number_of_an_inode_is_not_used_again() {
     let history = [
         ("a0 open h0 f wronly creat", 1, 2, Outcome::Opened(1)),
