@@ -4,16 +4,19 @@ use crate::model::Model;
 use weft_protocol::message::shard::{RenameMode, ShardAnswer, ShardRequest};
 use weft_protocol::{Cookie, Error, FileKind, InodeNumber, Name, Result, routing};
 
-/// Applies what a change did, or compares what a read told. The text of what is wrong.
+/// Applies what a change did, or compares what a read told. `since_ms`: when the call was received first. The text of
+/// what is wrong.
 pub fn check(
     model: &mut Model,
     request: &ShardRequest,
     result: &Result<ShardAnswer>,
+    since_ms: u64,
 ) -> std::result::Result<(), String> {
     if request.target().is_some_and(|target| !model.knows(target)) {
         return Ok(());
     }
     match result {
+        Ok(answer) if is_of_file_that_it_cut(model, request, answer, since_ms) => Ok(()),
         Ok(answer) => check_answer(model, request, answer),
         Err(error) => check_error(model, request, error),
     }
@@ -31,6 +34,16 @@ pub fn changed(request: &ShardRequest, answer: &ShardAnswer) -> Option<Vec<Inode
         (_, ShardAnswer::Removed { inode, .. } | ShardAnswer::Renamed { inode, .. }) => Some(vec![*inode]),
         (_, ShardAnswer::RemovedBatch { removed, .. }) => Some(removed.iter().map(|(inode, _)| *inode).collect()),
         _ => None,
+    }
+}
+
+/// Whether an open has cut the file, and keeps to it though another one, or none, has the name by now.
+fn is_of_file_that_it_cut(model: &Model, request: &ShardRequest, answer: &ShardAnswer, since_ms: u64) -> bool {
+    match (request, answer) {
+        (ShardRequest::OpenAt { parent, name, flags, .. }, ShardAnswer::Opened { attributes, created, .. }) => {
+            flags.truncate && !created && model.was_cut_as(attributes.inode, *parent, name, since_ms)
+        }
+        _ => false,
     }
 }
 
@@ -65,11 +78,8 @@ fn check_answer(model: &mut Model, request: &ShardRequest, answer: &ShardAnswer)
                 && (known.kind != FileKind::Directory || attributes.size == known.size);
             expect(same || is_going, || format!("attributes {attributes:?}, the model has {known:?}"))
         }
-        (ShardRequest::OpenAt { parent, name, flags, .. }, ShardAnswer::Opened { attributes, created, .. }) => {
+        (ShardRequest::OpenAt { parent, name, .. }, ShardAnswer::Opened { attributes, created, .. }) => {
             let known = model.entry(*parent, name);
-            if flags.truncate && !created && model.was_cut_as(attributes.inode, *parent, name) {
-                return Ok(());
-            }
             if *created {
                 expect(known.is_none(), || format!("made, but the model has {known:?}"))?;
                 model.make(*parent, name, attributes.inode, FileKind::Regular, attributes.mode);
@@ -316,7 +326,7 @@ mod tests {
             let flags =
                 OpenFlags { access: Access::Write, truncate, direct: false, page_cache: PageCache::None, group: None };
             let request = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name.clone(), flags, create: None };
-            check(&mut model, &request, &Err(Error::Unreachable)).is_err()
+            check(&mut model, &request, &Err(Error::Unreachable), 0).is_err()
         };
         assert!(!refused(true, true));
         assert!(refused(true, false) && refused(false, true) && refused(false, false));

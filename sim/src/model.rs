@@ -24,8 +24,8 @@ pub struct Model {
     pub store_gone: bool,
     /// Directories with parts: of each its parts, itself first. What a part has is in `inodes` under its number.
     parts: BTreeMap<InodeNumber, Parts>,
-    /// The names of files when their shard asked for the latest cut of them.
-    cuts: BTreeMap<InodeNumber, Vec<(InodeNumber, Name)>>,
+    /// The names that files had when their shard asked for a cut of them, each with the time of the latest such cut.
+    cuts: BTreeMap<InodeNumber, BTreeMap<(InodeNumber, Name), u64>>,
 }
 
 impl Model {
@@ -96,18 +96,19 @@ impl Model {
     }
 
     /// A shard asks for a cut of this file: by now an open has found it.
-    pub fn cut_asked(&mut self, inode: InodeNumber) {
+    pub fn cut_asked(&mut self, inode: InodeNumber, now_ms: u64) {
         let names = self.inodes.iter().flat_map(|(parent, directory)| {
             let names = directory.entries.iter().filter(move |(_, named)| **named == inode);
-            names.map(move |(name, _)| (*parent, name.clone()))
+            names.map(move |(name, _)| ((*parent, name.clone()), now_ms))
         });
-        let names = names.collect();
-        self.cuts.insert(inode, names);
+        self.cuts.entry(inode).or_default().extend(names);
     }
 
-    /// Whether the file had this name when the latest cut of it was asked for.
-    pub fn was_cut_as(&self, inode: InodeNumber, parent: InodeNumber, name: &Name) -> bool {
-        self.cuts.get(&inode).is_some_and(|names| names.iter().any(|(of, named)| *of == parent && named == name))
+    /// Whether the file had this name when a cut of it was asked for, at this time or later. An open keeps to the file
+    /// that it has found, and cuts it again where it has another object since, under whatever name.
+    pub fn was_cut_as(&self, inode: InodeNumber, parent: InodeNumber, name: &Name, since_ms: u64) -> bool {
+        let cut_ms = self.cuts.get(&inode).and_then(|names| names.get(&(parent, name.clone())));
+        cut_ms.is_some_and(|cut_ms| *cut_ms >= since_ms)
     }
 
     /// A new inode under a name.

@@ -367,8 +367,8 @@ pub struct World {
     next_token: u64,
     /// Changes that are in the model already, with what was told of them first.
     applied: BTreeMap<(ShardId, Origin), Result<ShardAnswer, Error>>,
-    /// Calls that shards have received.
-    received: BTreeSet<(ShardId, Origin)>,
+    /// Calls that shards have received, and when first.
+    received: BTreeMap<(ShardId, Origin), u64>,
     sessions: Rc<Cell<u64>>,
     /// Control connections of each client that broke.
     unheard: BTreeMap<usize, u64>,

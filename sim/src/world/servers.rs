@@ -195,7 +195,7 @@ impl World {
             return;
         }
         self.applied.insert((shard, origin), Ok(answer.clone()));
-        if let Err(what) = check(&mut self.model, request, &Ok(answer.clone())) {
+        if let Err(what) = check(&mut self.model, request, &Ok(answer.clone()), self.network.now_ms) {
             self.fail(&format!("{request:?} of session {session}: {what}"));
         }
     }
@@ -257,9 +257,17 @@ impl World {
                 self.fail(&format!("{:?} of session {session}: {what}", call.request));
             }
         }
-        if let Err(what) = check(&mut self.model, &call.request, &reply.result) {
+        let first_ms = self.first_received_ms(call.shard, pending);
+        if let Err(what) = check(&mut self.model, &call.request, &reply.result, first_ms) {
             self.fail(&format!("{:?} of session {session}: {what}", call.request));
         }
+    }
+
+    /// When the shard has received the call first, in this session or in one that has ended.
+    fn first_received_ms(&self, shard: ShardId, pending: &Pending) -> u64 {
+        let origins = pending.call.repeats.iter().copied().chain([pending.origin()]);
+        let received = origins.filter_map(|origin| self.received.get(&(shard, origin)).copied());
+        received.min().expect("a call that is answered was received")
     }
 
     /// Whether a session that has ended has made this change, which is in the model then. It must not be made again.
@@ -308,7 +316,8 @@ impl World {
         let Pending { session, call, .. } = &pending;
         let session = *session;
         let identity = (shard, pending.origin());
-        self.tally.resent += u64::from(!self.received.insert(identity));
+        self.tally.resent += u64::from(self.received.contains_key(&identity));
+        self.received.entry(identity).or_insert(self.network.now_ms);
         let token = self.next_token;
         self.next_token += 1;
         let event = Event::Call {
@@ -386,7 +395,7 @@ impl World {
         let is_first = record.is_some_and(|record| record.layout.object() == Some(object));
         let is_striped = self.is_striped(inode);
         if is_first || !is_striped {
-            self.model.cut_asked(inode);
+            self.model.cut_asked(inode, self.network.now_ms);
         }
         if is_first && is_striped && size == 0 {
             self.files.borrow_mut().cut_seen(inode, 0);

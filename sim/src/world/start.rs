@@ -126,7 +126,7 @@ impl World {
             latest_in_slot: BTreeMap::new(),
             next_token: 1,
             applied: BTreeMap::new(),
-            received: BTreeSet::new(),
+            received: BTreeMap::new(),
             sessions: Rc::new(Cell::new(1)),
             unheard: BTreeMap::new(),
             connections: data::Connections::default(),
