@@ -18,6 +18,7 @@ mod lookups;
 mod losses;
 mod mtime;
 mod posix;
+mod stale_renames;
 
 use crate::kernel::requests::{Errno, RenameMode};
 use crate::kernel::{Call, CallResult, Value};
@@ -367,6 +368,7 @@ impl<'a> Orders<'a> {
             }
             match state.apply((next, step.taken), result, !changes_meanwhile(next, self.round)) {
                 Ok(()) => {
+                    state.note_walk(next, result);
                     next.lost.iter().for_each(|of| state.lose_unflushed(next.client, *of));
                     left.remove(index);
                     self.explain(&state, left);

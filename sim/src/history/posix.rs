@@ -31,6 +31,8 @@ pub(super) struct Inode {
     pub links: u32,
     pub content: Content,
     entries: BTreeMap<String, Id>,
+    /// Of a directory: the client that has renamed it last.
+    pub renamed_by: Option<usize>,
     /// The number that programs were told.
     pub number: Option<u64>,
     pub mtime: Mtime,
@@ -75,6 +77,8 @@ pub struct State {
     pub(super) mapped: BTreeMap<Handle, Mapped>,
     /// What was found by calls that have not told of it yet, by their numbers.
     pub(super) looked_up: BTreeMap<u64, Id>,
+    /// When programs of a client have walked a directory last.
+    pub(super) walked: BTreeMap<(usize, Id), u64>,
     /// Calls of which nobody knows whether they have been, or will be, carried out.
     pub(super) maybe: Vec<Maybe>,
     /// The number of the latest loss.
@@ -98,6 +102,7 @@ impl Inode {
             links: if kind == Kind::Directory { 2 } else { 1 },
             content: Content::default(),
             entries: BTreeMap::new(),
+            renamed_by: None,
             number: None,
             mtime: Mtime::Since(0),
             is_stored: false,
@@ -127,8 +132,8 @@ impl State {
     pub fn new() -> Self {
         let root = Inode::new(Kind::Directory);
         let inodes = BTreeMap::from([(ROOT, root)]);
-        let (open, mapped, looked_up) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { inodes, open, mapped, looked_up, maybe: Vec::new(), loss: 0, reopens: false, stripes: false }
+        let (open, mapped, looked_up, walked) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { inodes, open, mapped, looked_up, walked, maybe: Vec::new(), loss: 0, reopens: false, stripes: false }
     }
 
     pub(super) fn inode(&self, id: Id) -> &Inode {
@@ -163,7 +168,7 @@ impl State {
         self.inode(parent).entries.get(name).copied()
     }
 
-    fn is_directory(&self, id: Id) -> bool {
+    pub(super) fn is_directory(&self, id: Id) -> bool {
         self.inode(id).kind == Kind::Directory
     }
 
@@ -229,7 +234,7 @@ impl State {
         {
             return self.see_without_name(recorded, told, times);
         }
-        if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) {
+        if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) || self.may_be_stale(recorded, told) {
             return Ok(());
         }
         let expected = match call {
@@ -324,7 +329,7 @@ impl State {
             Call::Unlink { path } => self.unlink(path),
             Call::Rmdir { path } => self.remove_directory(path),
             Call::Link { from, to } => self.link(from, to),
-            Call::Rename { from, to, mode } => self.rename(from, to, *mode),
+            Call::Rename { from, to, mode } => self.rename(client, (from, to), *mode),
             Call::Map { handle, mapping, .. } => {
                 let open = self.open.get(handle).ok_or(Errno::EBADF)?;
                 let Open { inode, is_old, flush_owes, .. } = *open;
@@ -584,12 +589,12 @@ impl State {
     }
 
     /// Whether a directory is another one, or below it.
-    fn is_within(&self, directory: Id, above: Id) -> bool {
+    pub(super) fn is_within(&self, directory: Id, above: Id) -> bool {
         let children = self.inode(above).entries.values();
         directory == above || children.into_iter().any(|child| self.is_within(directory, *child))
     }
 
-    fn rename(&mut self, from: &[String], to: &[String], mode: RenameMode) -> Expected {
+    fn rename(&mut self, client: usize, (from, to): (&[String], &[String]), mode: RenameMode) -> Expected {
         let (from, to) = (self.place(from)?, self.place(to)?);
         let id = self.entry(from).ok_or(Errno::ENOENT)?;
         let replaced = self.entry(to);
@@ -602,6 +607,7 @@ impl State {
             (RenameMode::Exchange, Some(other)) => {
                 self.inode_mut(from.0).entries.insert(from.1.to_owned(), other);
                 self.inode_mut(to.0).entries.insert(to.1.to_owned(), id);
+                self.note_renamed(client, &[id, other]);
                 return Ok(());
             }
             _ => {}
@@ -620,6 +626,7 @@ impl State {
         }
         self.inode_mut(from.0).entries.remove(from.1);
         self.inode_mut(to.0).entries.insert(to.1.to_owned(), id);
+        self.note_renamed(client, &[id]);
         if self.is_directory(id) {
             self.inode_mut(from.0).links -= 1;
             self.inode_mut(to.0).links += 1;

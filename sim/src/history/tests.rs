@@ -22,8 +22,12 @@ fn made(id: u64, name: &str) -> [Recorded; 2] {
 }
 
 /// `stat` of a name, which tells of inode 2 with so many links.
-fn stat(name: &str, (begun_ms, ended_ms): (u64, u64), nlink: u32) -> Recorded {
-    let told = Attributes {
+fn stat(name: &str, times: (u64, u64), nlink: u32) -> Recorded {
+    call(100, Call::Stat { path: path(name) }, times, Ok(Value::Attributes(told_of(nlink))))
+}
+
+fn told_of(nlink: u32) -> Attributes {
+    Attributes {
         ino: 2,
         kind: Kind::Regular,
         mode: 0o644,
@@ -35,8 +39,7 @@ fn stat(name: &str, (begun_ms, ended_ms): (u64, u64), nlink: u32) -> Recorded {
         atime: 7,
         mtime: 7,
         ctime: 7,
-    };
-    call(100, Call::Stat { path: path(name) }, (begun_ms, ended_ms), Ok(Value::Attributes(told)))
+    }
 }
 
 /// Two files `f` (inode 2) and `g`.
@@ -56,6 +59,50 @@ fn unlink(name: &str, times: (u64, u64)) -> Recorded {
 fn rename(from: &str, to: &str, times: (u64, u64)) -> Recorded {
     let call_ = Call::Rename { from: path(from), to: path(to), mode: RenameMode::Replace };
     call(UNLINK_ID, call_, times, Ok(Value::Done))
+}
+
+/// A directory `d` that client 0 has made, and that `by` has renamed to `e`. `is_open`: client 0 has `e/f` open.
+fn renamed_directory(by: usize, is_open: bool) -> History {
+    let mut history = History::default();
+    let of = |client, recorded| Recorded { client, ..recorded };
+    let mkdir = |id, name: &str| call(id, Call::Mkdir { path: path(name), mode: 0o755 }, (0, 1), Ok(Value::Done));
+    let flags = OpenFlags { access: Access::Write, create: true, ..OpenFlags::default() };
+    let file = vec!["d".to_owned(), "f".to_owned()];
+    let open = Call::Open { path: file, flags, mode: 0o644, handle: Handle(3) };
+    let close = Call::Close { handle: Handle(3) };
+    let mut calls = vec![mkdir(1, "d"), mkdir(2, "a"), call(3, open, (2, 3), Ok(Value::Done))];
+    calls.extend((!is_open).then(|| call(4, close, (4, 5), Ok(Value::Done))));
+    calls.push(of(by, rename("d", "e", (11_000, 11_001))));
+    for recorded in calls {
+        history.check_round(&[recorded]).expect("the directory is made and renamed");
+    }
+    history
+}
+
+#[test]
+fn the_kernel_refuses_a_rename_that_finds_a_directory_which_it_knows_by_its_former_name() {
+    let stale = |client, from: &str, to: &[&str], begun_ms: u64| {
+        let to = to.iter().map(|name| (*name).to_owned()).collect();
+        let call_ = Call::Rename { from: path(from), to, mode: RenameMode::Replace };
+        let stale = call(20, call_, (begun_ms, begun_ms + 1), Err(Errno::ESTALE));
+        [Recorded { client, ..stale }]
+    };
+    let is_allowed = |mut history: History, round: [Recorded; 1]| history.check_round(&round).is_ok();
+    let (late, early) = (11_010, 9_000);
+    assert!(is_allowed(renamed_directory(1, false), stale(0, "e", &["a", "x"], late)));
+    assert!(is_allowed(renamed_directory(1, true), stale(0, "e", &["a", "x"], early)), "something is open below");
+    assert!(!is_allowed(renamed_directory(1, false), stale(0, "e", &["a", "x"], early)), "it holds a lease");
+    assert!(!is_allowed(renamed_directory(0, false), stale(0, "e", &["a", "x"], late)), "its own rename");
+    assert!(!is_allowed(renamed_directory(1, false), stale(0, "e", &["x"], late)), "within one directory");
+    assert!(!is_allowed(renamed_directory(1, false), stale(0, "a", &["e", "x"], late)), "none of its names");
+    assert!(!is_allowed(renamed_directory(1, false), stale(2, "e", &["a", "x"], late)), "that has not known it");
+    let native = crate::system_calls::NATIVE;
+    assert!(!is_allowed(renamed_directory(1, false), stale(native, "e", &["a", "x"], late)), "no kernel");
+    let mut looked_at = renamed_directory(1, false);
+    let told = Attributes { ino: 9, kind: Kind::Directory, ..told_of(2) };
+    let stat = call(19, Call::Stat { path: path("e") }, (11_005, 11_006), Ok(Value::Attributes(told)));
+    looked_at.check_round(&[stat]).expect("it is there");
+    assert!(!is_allowed(looked_at, stale(0, "e", &["a", "x"], late)), "it knows it by its new name");
 }
 
 #[test]
