@@ -215,7 +215,7 @@ impl Cache {
     }
 
     fn current(&self, shard: ShardId, age: u32, now_ms: u64) -> bool {
-        self.others_doubted.count == 0
+        self.others_doubted.is_empty()
             && self.terms.get(&shard).is_some_and(|term| term.age == age && term.holds_ms(now_ms) > 0)
     }
 

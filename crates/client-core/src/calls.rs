@@ -87,16 +87,17 @@ fn is_of_shard(result: &Result<ShardAnswer>) -> bool {
     !matches!(result, Err(Error::SessionEnded | Error::StaleMap(_) | Error::WrongShard(_) | Error::Busy))
 }
 
-/// Whether the shard of a change may have others make a part of it. A name may mean an inode of any shard.
-fn may_cross(request: &ShardRequest) -> bool {
-    matches!(
-        request,
+/// The slot of a change of which the shard may have others make a part. A name may mean an inode of any shard.
+fn crossing(call: &ShardCall) -> Option<SlotName> {
+    let may_cross = matches!(
+        call.request,
         ShardRequest::Unlink { .. }
             | ShardRequest::UnlinkBatch { .. }
             | ShardRequest::RemoveDirectory { .. }
             | ShardRequest::Rename { .. }
             | ShardRequest::Link { .. }
-    )
+    );
+    may_cross.then_some(SlotName { of: call.slots_of, index: call.slot })
 }
 
 /// On whose behalf calls are made when the caller does not say otherwise.
@@ -300,8 +301,8 @@ impl<S: Shell> Calls<S> {
         let session = link.session;
         if result.is_err() && sent && leaves_doubt {
             link.keep_unanswered(&mut slot, message);
-            let (others, now_ms) = (may_cross(&call_of(message).request), self.shell.now_ms());
-            let dropped = self.session.cache_for(session).map(|mut cache| cache.doubt(shard, others, now_ms));
+            let (crosses, now_ms) = (crossing(call_of(message)), self.shell.now_ms());
+            let dropped = self.session.cache_for(session).map(|mut cache| cache.doubt(shard, crosses, now_ms));
             // Before the slot goes back: once somebody has sent the change again, programs here see it made.
             self.shell.invalidate(&dropped.unwrap_or_default()).await;
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
-use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage};
-use weft_protocol::{InodeFlags, Layout};
+use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage, Slot};
+use weft_protocol::{InodeFlags, Layout, NodeId, SlotIndex};
 
 const DIRECTORY: InodeNumber = InodeNumber::ROOT;
 
@@ -235,12 +235,44 @@ fn caches_above_hear_that_a_listed_directory_is_not_held_any_more() {
     };
     assert_eq!(known(&held(), "n"), Cached::Absent);
     assert_eq!(held().clear().directories, [DIRECTORY]);
-    assert_eq!(held().doubt(ShardId::ROOT, false, 0).directories, [DIRECTORY]);
+    assert_eq!(held().doubt(ShardId::ROOT, None, 0).directories, [DIRECTORY]);
     let mut crowded = held();
     for number in 2..2 + DIRECTORIES_MAX as u64 {
         crowded.learn_page(InodeNumber::from_raw(number), Cookie::START, &page(&[], false), 1);
     }
     assert_eq!(crowded.take_evicted().directories, [DIRECTORY]);
+}
+
+/// A change that was given up is sent again when its shard is there, however late, and other shards make their part of
+/// it then.
+#[test]
+fn what_other_shards_have_told_is_not_believed_while_a_change_in_doubt_is_sent_again() {
+    let change = Slot { of: NodeId(1), index: SlotIndex(3) };
+    let later = Slot { index: SlotIndex(4), ..change };
+    let known_at = |cache: &Cache, now_ms| cache.lookup(DIRECTORY, &Name::new(b"n").unwrap(), now_ms);
+    let learn = |cache: &mut Cache, now_ms: u64| {
+        cache.renewed(ShardId::ROOT, now_ms, now_ms);
+        cache.learn_page(DIRECTORY, Cookie::START, &page(&["n"], false), now_ms);
+    };
+    let (lapsed_ms, sent_ms) = (2 * SESSION_TERM_MS, 3 * SESSION_TERM_MS);
+    let mut cache = heard();
+    cache.doubt(ShardId(2), Some(change), 0);
+    learn(&mut cache, 1);
+    assert_eq!(known_at(&cache, 1), Cached::Unknown);
+    learn(&mut cache, lapsed_ms);
+    assert_eq!(known_at(&cache, lapsed_ms), FOUND, "it cannot be on its way any more");
+    assert_eq!(cache.doubt_others(change, None).directories, [DIRECTORY]);
+    learn(&mut cache, sent_ms + 2 * lapsed_ms);
+    assert_eq!(known_at(&cache, sent_ms + 2 * lapsed_ms), Cached::Unknown, "however long it takes");
+    // Another one is in doubt beside it, and the first is given up once more.
+    cache.doubt(ShardId(2), Some(later), sent_ms);
+    cache.doubt_others(change, Some(sent_ms));
+    cache.settled(ShardId(2), Some(later));
+    learn(&mut cache, sent_ms + 1);
+    assert_eq!(known_at(&cache, sent_ms + 1), Cached::Unknown);
+    cache.settled(ShardId(2), Some(change));
+    learn(&mut cache, sent_ms + 2);
+    assert_eq!(known_at(&cache, sent_ms + 2), FOUND);
 }
 
 /// A name that collides with others stands after the cookie of its hash, as far as its bucket goes.

@@ -5,7 +5,7 @@
 //!
 //! Not here: slots and connections (`link.rs`), sessions that have ended (`calls.rs`).
 
-use super::{BUSY_MS_MAX, BUSY_WAIT_US, Calls, call_of, may_cross};
+use super::{BUSY_MS_MAX, BUSY_WAIT_US, Calls, call_of, crossing};
 use crate::link::{ATTEMPTS_MAX, Link, Slot};
 use crate::lock::lock;
 use crate::shell::Shell;
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardCall, ShardReply, ShardRequest};
+use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardReply, ShardRequest, Slot as SlotName};
 use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, Result, SessionId, ShardId};
 
 /// What gives up the wait for a lock that a call has begun, by this reply to it.
@@ -173,8 +173,10 @@ impl<S: Shell> Calls<S> {
                 continue;
             };
             let mut change = slot.unanswered().cloned().expect("the slot was taken for the change in it");
-            let ShardCall { shard, request, .. } = call_of(&change);
-            let (shard, crosses) = (*shard, may_cross(request));
+            let (shard, crosses) = (call_of(&change).shard, crossing(call_of(&change)));
+            if let Some(crosses) = crosses {
+                self.doubt_others(link, crosses, None).await;
+            }
             let reply = self.exchange_by_map(link, &mut slot, &mut change, &mut false).await;
             let waits = reply.as_ref().ok().and_then(|(reply, _)| cancel_of(&change, reply));
             if let Ok((Message::ShardReply(ShardReply { stamp, result: Ok(answer), .. }), _)) = &reply
@@ -199,6 +201,8 @@ impl<S: Shell> Calls<S> {
                 if let Some(cancel) = waits {
                     self.keep_cancel(link, &mut slot, change, cancel).await;
                 }
+            } else if let Some(crosses) = crosses {
+                self.doubt_others(link, crosses, Some(self.shell.now_ms())).await;
             }
             link.return_slot(slot).await;
             match reply {
@@ -209,6 +213,12 @@ impl<S: Shell> Calls<S> {
         Ok(())
     }
 
+    /// See [`crate::cache::Cache::doubt_others`]. Caches above drop what is doubtful before the change is sent.
+    async fn doubt_others(&self, link: &Link<S>, change: SlotName, given_up_ms: Option<u64>) {
+        let dropped = self.session.cache_for(link.session).map(|mut cache| cache.doubt_others(change, given_up_ms));
+        self.shell.invalidate(&dropped.unwrap_or_default()).await;
+    }
+
     /// A request for a lock waits at the shard, and nobody here does: its caller was told that it has failed. It is
     /// given up, by the next call to the shard at the latest.
     async fn keep_cancel(&self, link: &Link<S>, slot: &mut Slot<S::Control>, change: Message, cancel: ShardRequest) {
@@ -217,7 +227,7 @@ impl<S: Shell> Calls<S> {
         (call.request, call.sequence) = (cancel, slot.sequence);
         let (shard, now_ms) = (call.shard, self.shell.now_ms());
         link.keep_unanswered(slot, &Message::Shard(call));
-        let dropped = self.session.cache_for(link.session).map(|mut cache| cache.doubt(shard, false, now_ms));
+        let dropped = self.session.cache_for(link.session).map(|mut cache| cache.doubt(shard, None, now_ms));
         self.shell.invalidate(&dropped.unwrap_or_default()).await;
     }
 
