@@ -321,9 +321,10 @@ impl FileState {
     pub fn opened_again(&mut self, opened: &Opened, session: SessionId, recalled: bool) -> bool {
         let is_same = opened.attributes.layout.object() == self.attributes.layout.object();
         let granted = if opened.session == session { granted(opened, recalled) } else { LeaseMode::None };
-        let holds = self.was_exclusive && is_same && granted == LeaseMode::Exclusive;
-        // What others may have made of the file since is not ours to report.
-        self.dirty &= holds;
+        // What others may have made of the file since the exclusive lease is not ours to report. What was written
+        // through the server is still to be reported, unless the size that comes with a lease takes its place.
+        let reports_under = if self.was_exclusive { LeaseMode::Exclusive } else { LeaseMode::Open };
+        self.dirty &= is_same && granted == reports_under;
         self.was_exclusive = false;
         self.opened(opened, session, recalled)
     }

@@ -548,6 +548,24 @@ fn a_file_is_opened_again_before_it_is_believed_while_a_cut_has_no_answer() {
 }
 
 #[test]
+fn what_was_written_through_the_server_is_still_to_be_reported_after_a_cut_in_doubt() {
+    let opened_after = |object: ObjectId, grants: Grants| {
+        let mut file = opened_and_written(Grants::OPEN);
+        file.cut_in_doubt();
+        file.opened_again(&reply(0, Some(object), grants, 12), SESSION, false);
+        assert_eq!(file.to_open(), None);
+        file
+    };
+    let file = opened_after(object(1), Grants::OPEN);
+    assert!(file.is_dirty() && file.report(1, false).is_some());
+    assert!(!opened_after(object(2), Grants::OPEN).is_dirty(), "it is in an object that the file does not have");
+    let mut leased = opened_after(object(1), EXCLUSIVE);
+    assert!(!leased.is_dirty());
+    leased.settled(9);
+    assert!(leased.report(1, false).is_some(), "the object has more than came with the lease");
+}
+
+#[test]
 fn a_new_object_that_cannot_be_reported_gives_way_to_that_of_another_writer() {
     let mut file = opened(0, None, Grants::OPEN);
     file.object_made(Held { object: object(1), capability: right(object(1), Rights::WRITE) });
