@@ -320,7 +320,7 @@ impl<S: Shell> OpenInode<S> {
         }
         state.ensure_object(io).await?;
         if state.known.object_is_new() {
-            state.publish_objects(io).await.inspect_err(|_| state.write_not_reported(io))?;
+            state.publish_objects(io).await?;
         }
         Ok(())
     }

@@ -115,8 +115,13 @@ impl<S: Shell> State<S> {
     }
 
     /// Makes the new objects, empty, and reports them, so that the shard gives them the file's size. If another
-    /// client's came first, those are the file's.
+    /// client's came first, those are the file's. Where they cannot be reported, as on a full disk,
+    /// they are let go: they are empty, and the file is as long as before.
     pub async fn publish_objects(&mut self, io: &Objects<S>) -> Result<()> {
+        self.make_and_report(io).await.inspect_err(|_| self.write_not_reported(io))
+    }
+
+    async fn make_and_report(&mut self, io: &Objects<S>) -> Result<()> {
         for held in self.objects()?.iter() {
             let make = request(self.known.inode(), DataOperation::Write, held, 0, 0);
             // An object is reported only once it is known to exist.
