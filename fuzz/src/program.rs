@@ -13,8 +13,8 @@ use weft_metadata::{Effect, Event, Growth, MemoryStore, Now, RootDirectory, Shar
 use weft_protocol::limits::{STRIPE_BYTES_MIN, XATTR_VALUE_BYTES_MAX};
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::shard::{
-    Access, CreateFile, ForGroup, GroupLayouts, OpenFlags, PageCache, RenameMode, ShardAnswer, ShardCall, ShardRequest,
-    StridedQuestion, SymlinkTarget,
+    Access, CreateFile, ForGroup, GroupLayouts, OpenFlags, PageCache, RangeUse, RenameMode, ShardAnswer, ShardCall,
+    ShardRequest, StridedQuestion, SymlinkTarget,
 };
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::message::{Message, recall::Recall};
@@ -325,12 +325,13 @@ impl<'a> World<'a> {
 
     fn lease_key(&mut self) -> LeaseKey {
         let inode = self.inode();
-        match self.reader.below(6) {
+        match self.reader.below(7) {
             0 => LeaseKey::Attributes(inode),
             1 => LeaseKey::Entry(inode, self.name().hash64()),
             2 => LeaseKey::Directory(inode),
             3 => LeaseKey::Permissions(inode),
             4 => LeaseKey::Names(inode),
+            5 => LeaseKey::Ranges(inode),
             _ => LeaseKey::Data(inode),
         }
     }
@@ -451,7 +452,11 @@ impl<'a> World<'a> {
         let appends_to = (self.reader.byte() > 200).then(|| self.reader.number());
         let writer = self.session();
         let part = PublishedPart { writer, object: self.object(), number: self.reader.number(), patterns };
-        ShardRequest::Publish { inode, group, parts: vec![part], appends_to }
+        let range = RangeUse {
+            given_up: self.reader.flag().then(|| self.reader.number()),
+            wanted: self.reader.flag().then(|| (self.reader.number(), self.reader.number())),
+        };
+        ShardRequest::Publish { inode, group, parts: vec![part], appends_to, range }
     }
 
     fn lock_request(&mut self, inode: InodeNumber) -> ShardRequest {

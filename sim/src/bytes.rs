@@ -170,6 +170,9 @@ pub struct Files {
     untold_members: BTreeMap<MemberId, Moment>,
     /// Writes that were acknowledged to members before they were published, and those that were lost.
     pub held_back: u64,
+    /// Writes to split files that were acknowledged under a range lease, and recalls of those.
+    pub within_ranges: u64,
+    pub ranges_recalled: u64,
     pub lost_of_members: u64,
     /// Writes that went on at another node.
     pub spilled: u64,

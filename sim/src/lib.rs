@@ -6,6 +6,9 @@
 //!
 //! Not here: real sockets and files (`tests/`).
 
+// Procedures of programs, clients and calls are nested futures, and the compiler counts each level twice.
+#![recursion_limit = "256"]
+
 mod bytes;
 mod check;
 mod choices;

@@ -364,6 +364,11 @@ impl Shell for SimShell {
                 process.note(|| format!("{notice:?}"));
                 process.files.borrow_mut().spilled += 1;
             }
+            Notice::HeldBack(_) => process.files.borrow_mut().within_ranges += 1,
+            Notice::RangeRecalled(_) => {
+                process.note(|| format!("{notice:?}"));
+                process.files.borrow_mut().ranges_recalled += 1;
+            }
             Notice::ShardCall | Notice::DataRequest | Notice::Recall => {}
             other => process.note(|| format!("{other:?}")),
         }

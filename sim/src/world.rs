@@ -491,6 +491,7 @@ impl World {
             let files = self.files.borrow();
             (self.tally.compared, self.tally.doubts, self.tally.seen) = (files.compared, files.doubts, files.seen);
             (self.tally.held_back, self.tally.lost_of_members) = (files.held_back, files.lost_of_members);
+            (self.tally.within_ranges, self.tally.ranges_recalled) = (files.within_ranges, files.ranges_recalled);
             self.tally.spilled = files.spilled;
             self.tally.xattrs = self.xattrs.borrow().compared;
             self.tally.relocated = self.relocations.moved.get();

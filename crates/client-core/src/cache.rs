@@ -582,7 +582,7 @@ impl Cache {
                 dropped.names.sort_unstable();
                 self.not_all_known(directory);
             }
-            LeaseKey::Data(_) | LeaseKey::Inode(_) => {}
+            LeaseKey::Data(_) | LeaseKey::Inode(_) | LeaseKey::Ranges(_) => {}
         }
         self.above(dropped)
     }
@@ -607,6 +607,16 @@ impl Cache {
     /// Whether a grant of a data lease with this stamp was recalled already.
     pub fn data_recalled(&self, inode: InodeNumber, stamp: u64) -> bool {
         self.recalled(LeaseKey::Data(inode), stamp)
+    }
+
+    /// Whether a range of the file that was granted with this stamp was recalled already.
+    pub fn range_recalled(&self, inode: InodeNumber, stamp: u64) -> bool {
+        self.recalled(LeaseKey::Ranges(inode), stamp)
+    }
+
+    /// Remembers a recall of a range for replies on their way.
+    pub fn note_range_recall(&mut self, inode: InodeNumber, stamp: u64) {
+        let _ = self.recall(LeaseKey::Ranges(inode), stamp);
     }
 
     /// Remembers a recall of a data lease for replies on their way.

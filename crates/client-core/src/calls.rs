@@ -50,6 +50,13 @@ pub struct Answer {
     others: Vec<(ShardId, u64)>,
 }
 
+/// The answer to a publication.
+pub struct PublishAnswer {
+    pub attributes: Attributes,
+    pub grants: Grants,
+    pub stamp: u64,
+}
+
 impl Answer {
     /// Up to which stamp what this shard has told of what the operation changed is untrue.
     pub(crate) fn stamp_at(&self, shard: ShardId, cache: &Cache) -> u64 {
@@ -350,6 +357,27 @@ impl<S: Shell> Calls<S> {
     ) -> Result<(Attributes, u64)> {
         let answer = self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?;
         self.attributes_after(answer, Some(session), slot, who, inode).await
+    }
+
+    /// Publishes a part of a split file, as of this session. `None`: the reply may be that to the first of several
+    /// attempts, so what it tells is old.
+    pub(crate) async fn publish(
+        &self,
+        session: SessionId,
+        slot: SlotFor,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: ShardRequest,
+    ) -> Result<Option<PublishAnswer>> {
+        let answer = self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?;
+        if answer.resent {
+            if let Some(mut cache) = self.session.cache_for(answer.session) {
+                cache.forget_attributes(inode, answer.stamp);
+            }
+            return Ok(None);
+        }
+        let (attributes, grants, stamp) = self.known_attributes_of(answer)?;
+        Ok(Some(PublishAnswer { attributes, grants, stamp }))
     }
 
     /// What the answer to a change tells of the inode. The reply to a call that was resent may be that to its first

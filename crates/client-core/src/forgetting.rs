@@ -67,7 +67,7 @@ impl<S: Shell> Files<S> {
             LeaseKey::Attributes(inode) => self.calls().doubt(inode, Directory::No).is_ok(),
             LeaseKey::Permissions(inode) => self.calls().doubt(inode, Directory::Perhaps).is_ok(),
             LeaseKey::Entry(..) | LeaseKey::Directory(_) | LeaseKey::Names(_) => false,
-            LeaseKey::Data(_) | LeaseKey::Inode(_) => false,
+            LeaseKey::Data(_) | LeaseKey::Inode(_) | LeaseKey::Ranges(_) => false,
         };
         if known { LeaseMode::Open } else { LeaseMode::None }
     }

@@ -172,7 +172,7 @@ impl<S: Shell> GroupHandle<S> {
         }
         let objects = match &self.bytes {
             Bytes::Split(split) => {
-                let offset = split.write(io, bytes, offset, options).await?;
+                let Written { offset, .. } = split.write(io, bytes, offset, options).await?;
                 // What is appended is published at once.
                 return Ok(Written { offset, is_safe: append });
             }
@@ -196,7 +196,7 @@ impl<S: Shell> GroupHandle<S> {
     ) -> Result<()> {
         let objects = match &self.bytes {
             Bytes::Split(split) if self.open.access.writes() && !self.open.append => {
-                return split.write_list(io, list, options).await;
+                return split.write_list(io, list, options).await.map(drop);
             }
             Bytes::Objects(objects) if !self.open.append => objects,
             Bytes::Objects(_) | Bytes::Split(_) => {

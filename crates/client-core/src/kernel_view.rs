@@ -235,6 +235,7 @@ impl KernelView {
         | LeaseKey::Permissions(parent)
         | LeaseKey::Data(parent)
         | LeaseKey::Inode(parent)
+        | LeaseKey::Ranges(parent)
         | LeaseKey::Names(parent)) = key;
         let Some(directory) = self.directories.get(&parent) else { return Vec::new() };
         match key {

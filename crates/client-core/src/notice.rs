@@ -17,6 +17,10 @@ pub enum Notice {
     BytesLost(InodeNumber),
     /// What a member of a group has written to a split file and not published is lost: it is told of it.
     UnpublishedLost(InodeNumber),
+    /// What was written to a split file within the range that the session holds is not published yet.
+    HeldBack(InodeNumber),
+    /// That range is recalled, and given up.
+    RangeRecalled(InodeNumber),
     /// Bytes of which a program was told that they could not be written are not kept any longer.
     GivenUp(InodeNumber),
     /// All bytes written to the inode have reached its server and shard.

@@ -441,6 +441,10 @@ impl<S: Shell> OpenInode<S> {
         asked: bool,
         since: u64,
     ) -> Option<bool> {
+        // What cannot be published leaves the next call to tell why.
+        if self.publish_held_back(io, since).await != Ok(false) {
+            return None;
+        }
         let mut state = match self.lock(io).await {
             Ok(mut state) => {
                 state.settle_doubt(io).await;
@@ -463,8 +467,12 @@ impl<S: Shell> OpenInode<S> {
         let mut state = self.lock(io).await?;
         loop {
             state.settle_doubt(io).await;
+            self.publish_held_back(io, 0).await?;
             let since = io.calls.session.reports();
             let (mut attributes, size_in_doubt) = io.calls.ask_known_attributes(who, self.inode).await?;
+            if self.publish_held_back(io, since).await? {
+                continue;
+            }
             io.calls.ensure_term(routing::of_inode(self.inode), &self.term, SlotFor::Caller).await?;
             state.notice_session(io);
             state.settle_seen(io).await;
@@ -497,6 +505,7 @@ impl<S: Shell> OpenInode<S> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.slot = SlotFor::Caller;
         state.hold(io).await?;
+        self.publish_held_back(io, 0).await?;
         state.flush_before_change(io).await?;
         if let Some(size) = size {
             state.settle_before_cut(io, size).await?;

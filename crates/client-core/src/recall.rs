@@ -21,6 +21,10 @@ impl<S: Shell> Files<S> {
         if let LeaseKey::Data(inode) = recall.key {
             return self.give_up_data(inode, recall.stamp, session).await;
         }
+        if let LeaseKey::Ranges(inode) = recall.key {
+            let is_given_up = self.give_up_range(inode, recall.stamp, session).await;
+            return is_given_up.then_some(LeaseMode::None);
+        }
         if let LeaseKey::Inode(inode) = recall.key {
             if session == self.calls().session.id() {
                 self.give_up_number(inode);
@@ -30,6 +34,17 @@ impl<S: Shell> Files<S> {
         let dropped = self.calls().session.cache().recall(recall.key, recall.stamp);
         shell.invalidate(&dropped).await;
         Some(self.number_kept(recall.key))
+    }
+
+    /// Publishes what was written to a split file under its range. Returns false if that cannot be done now.
+    async fn give_up_range(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> bool {
+        let calls = self.calls();
+        calls.session.cache().note_range_recall(inode, stamp);
+        let open = lock(&self.open).get(inode).cloned();
+        match open.filter(|_| session == calls.session.id()) {
+            Some(open) => open.give_up_range(&self.objects, stamp).await,
+            None => true,
+        }
     }
 
     async fn give_up_data(&self, inode: InodeNumber, stamp: u64, session: SessionId) -> Option<LeaseMode> {

@@ -18,12 +18,14 @@ mod behind;
 mod expected;
 mod knowledge;
 mod part_files;
+mod ranges;
 mod requests;
 mod sources;
 mod spilling;
 mod together;
 mod writing;
 
+use crate::calls::PublishAnswer;
 use crate::file_objects::Held;
 use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{Objects, Registration};
@@ -34,16 +36,18 @@ use behind::Behind;
 use expected::Expected;
 use knowledge::Knowledge;
 use part_files::PartFiles;
+use ranges::{HeldRange, Pace};
 use sources::{Source, read};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use weft_layout::{SplitPiece, Unpublished};
 use weft_protocol::error::errno;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, SPLIT_PATTERNS_MAX};
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest, StridedCursor, StridedQuestion};
 use weft_protocol::{
-    Attributes, Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, PublishedPart, Result, Rights, SessionId,
-    SplitPart, routing,
+    Credentials, Error, InodeNumber, Layout, ObjectId, Pattern, PublishedPart, Result, Rights, SessionId, SplitPart,
+    routing,
 };
 
 /// How long rights that the shard has told are used, by our own clock.
@@ -67,6 +71,10 @@ pub struct SplitFile<S: Shell> {
     /// The user on whose behalf calls are made.
     who: Arc<Credentials>,
     state: S::Monitor<State<S>>,
+    /// Of an opened handle. Changed with `state` locked; a leaf.
+    range: Mutex<Option<HeldRange>>,
+    /// Number among all reports of this client, when what was written under a range was published last.
+    reported: AtomicU64,
 }
 
 /// The client's own part.
@@ -87,13 +95,19 @@ impl<S: Shell> Clone for OwnPart<S> {
 
 struct State<S: Shell> {
     inode: InodeNumber,
+    /// Of a member of a group.
+    is_members: bool,
     /// Under which all of this was learnt.
     session: SessionId,
     own: Option<OwnPart<S>>,
     /// Of what is in the part.
     unpublished: Unpublished,
-    /// Of what was in the part, what another member of the group may have published by now.
+    /// Of what was in the part, what may be published by now: by another member of the group, or by a call of this
+    /// client without an answer.
     handed_out: Option<PublishedPart>,
+    /// Stamp of the latest grant of a range.
+    range_stamp: Option<u64>,
+    pace: Pace,
     /// What is not in the part yet.
     behind: Behind<S>,
     /// Bytes were lost that a program takes for written: nothing is buffered until it was told.
@@ -140,7 +154,7 @@ impl<S: Shell> State<S> {
         if self.drop_unpublished(io) {
             self.error.get_or_insert(Error::SessionEnded);
         }
-        (self.session, self.own, self.is_over) = (session, None, true);
+        (self.session, self.own, self.is_over, self.range_stamp) = (session, None, true, None);
         // Parts of the session before are nobody's.
         self.forget();
     }
@@ -169,9 +183,13 @@ impl<S: Shell> State<S> {
     }
 
     /// The shard has answered a publication. If nobody else has published meanwhile, what is known stays so.
-    fn published(&mut self, attributes: &Attributes, object: ObjectId, patterns: &[Pattern]) {
-        self.size = self.size.max(attributes.size);
+    fn published(&mut self, answer: Option<&PublishAnswer>, object: ObjectId, patterns: &[Pattern]) {
         self.expected.published(patterns);
+        let Some(PublishAnswer { attributes, .. }) = answer else {
+            self.is_fresh = false;
+            return;
+        };
+        self.size = self.size.max(attributes.size);
         let Some(epoch) = attributes.layout.epoch() else { return };
         if !patterns.is_empty() {
             self.knowledge.published(object, patterns, epoch);
@@ -222,10 +240,13 @@ impl<S: Shell> SplitFile<S> {
     ) -> Self {
         let state = State {
             inode,
+            is_members: group.is_some(),
             session: io.calls.session.id(),
             own: None,
             unpublished: Unpublished::default(),
             handed_out: None,
+            range_stamp: None,
+            pace: Pace::new(),
             behind: Behind::new(&io.tuning),
             error: None,
             knowledge: Knowledge::default(),
@@ -239,7 +260,7 @@ impl<S: Shell> SplitFile<S> {
             is_over: false,
             claimed: Vec::new(),
         };
-        Self { inode, group, who, state: S::Monitor::new(state) }
+        Self { inode, group, who, state: S::Monitor::new(state), range: Mutex::default(), reported: AtomicU64::new(0) }
     }
 
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
@@ -289,9 +310,15 @@ impl<S: Shell> SplitFile<S> {
     async fn refresh(&self, io: &Objects<S>, state: &mut State<S>, range: Range<u64>) -> Result<()> {
         state.notice_session(io);
         state.check(self.group)?;
-        self.settle_handed_out(io, state).await?;
         let now_ms = io.calls.shell.now_ms();
-        if state.told_ms.is_some_and(|told_ms| now_ms >= told_ms + RIGHTS_MS) {
+        let has_rights = state.told_ms.is_none_or(|told_ms| now_ms < told_ms + RIGHTS_MS);
+        if has_rights && self.reads_held(io, state, &range) {
+            return Ok(());
+        }
+        self.give_up_to_ask(io, state).await;
+        state.check(self.group)?;
+        self.settle_handed_out(io, state).await?;
+        if !has_rights {
             state.forget();
         }
         state.knowledge.limit();

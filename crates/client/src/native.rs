@@ -252,7 +252,7 @@ impl Shell for NativeShell {
             Notice::ShardCall => AtomicCounters::add(&counters.shard_calls, 1),
             Notice::DataRequest => AtomicCounters::add(&counters.data_requests, 1),
             Notice::Recall => AtomicCounters::add(&counters.recalls, 1),
-            Notice::Flushed(_) | Notice::GivenUp(_) => {}
+            Notice::Flushed(_) | Notice::GivenUp(_) | Notice::HeldBack(_) | Notice::RangeRecalled(_) => {}
             Notice::SessionEnded(session) => {
                 tracing::warn!("session {session} has ended at a server; beginning a new one");
             }

@@ -34,6 +34,7 @@ mod orphans;
 mod park;
 mod peer;
 mod plan;
+mod ranges;
 mod reads;
 mod recall;
 mod repeats;

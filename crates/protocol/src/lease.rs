@@ -33,6 +33,10 @@ pub enum LeaseKey {
     Inode(InodeNumber),
     /// Every name in a directory, there or not there, for a recall of all leases on them at once. Never granted.
     Names(InodeNumber),
+    /// The range of a split file that the session was granted by a publication ([`Grants::RANGE`]): what it writes
+    /// there need not be published before the write returns. `Exclusive`. Given up by a publication of all that was
+    /// written under it, or in the answer to a recall, which comes after that.
+    Ranges(InodeNumber),
 }
 
 impl LeaseKey {
@@ -45,12 +49,13 @@ impl LeaseKey {
             | LeaseKey::Data(inode)
             | LeaseKey::Inode(inode)
             | LeaseKey::Names(inode)
+            | LeaseKey::Ranges(inode)
             | LeaseKey::Permissions(inode) => *inode,
         }
     }
 }
 
-/// Strength of a lease. Keys other than `Data` know only `Shared`.
+/// Strength of a lease. Keys other than `Data` and `Ranges` know only `Shared`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum LeaseMode {
     /// Nothing may be kept. In a recall: give it up, unless the file is open, then keep `Open`.
@@ -96,6 +101,8 @@ bitflags::bitflags! {
         /// No lease: size and times of the file in the reply may be old. Its storage server may have later ones, and
         /// does not answer the shard.
         const SIZE_IN_DOUBT = 1024;
+        /// `Ranges` of the inode in the reply, exclusive: the range that the publication asks for.
+        const RANGE = 2048;
     }
 }
 

@@ -108,6 +108,6 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// | 42 | `CreateFile` has a plan; |
 /// |    | `LeaseKey::Names`; |
 /// |    | `GetParts` asks for the strided extents of a pattern; |
-/// |    | `Publish` has several parts, with their writers and numbers; |
+/// |    | `Publish` has several parts, with their writers and numbers, and `range`; `LeaseKey::Ranges`; |
 /// |    | an open can be for a group: `OpenFlags` have `group` |
 pub const PROTOCOL_VERSION: u8 = 42;

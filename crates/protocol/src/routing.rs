@@ -36,6 +36,7 @@ pub const fn of_lease(key: &LeaseKey) -> ShardId {
         | LeaseKey::Data(inode)
         | LeaseKey::Inode(inode)
         | LeaseKey::Names(inode)
+        | LeaseKey::Ranges(inode)
         | LeaseKey::Permissions(inode) => of_inode(*inode),
     }
 }

@@ -216,6 +216,7 @@ every_variant!(lease_key, LeaseKey, examples::lease_keys(), {
     LeaseKey::Permissions(_) => "Permissions",
     LeaseKey::Inode(_) => "Inode",
     LeaseKey::Names(_) => "Names",
+    LeaseKey::Ranges(_) => "Ranges",
 });
 every_variant!(lease_mode, LeaseMode, examples::lease_modes(), {
     LeaseMode::None => "None",

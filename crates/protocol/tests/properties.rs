@@ -73,6 +73,7 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
         any_inode().prop_map(LeaseKey::Data),
         any_inode().prop_map(LeaseKey::Permissions),
         any_inode().prop_map(LeaseKey::Names),
+        any_inode().prop_map(LeaseKey::Ranges),
     ];
     prop_oneof![
         (any_inode(), any_name()).prop_map(|(parent, name)| ShardRequest::Lookup { parent, name }),

@@ -119,6 +119,9 @@ pub struct Tally {
     /// Writes that were acknowledged to members before they were published, and those that were lost.
     pub held_back: u64,
     pub lost_of_members: u64,
+    /// Writes to split files that were acknowledged under a range lease, and recalls of those.
+    pub within_ranges: u64,
+    pub ranges_recalled: u64,
     /// Publications that were made for members of other clients.
     pub published_for_others: u64,
     /// Writes to split files that went on at another node.

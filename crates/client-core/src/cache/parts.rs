@@ -58,7 +58,7 @@ impl Cache {
             LeaseKey::Names(directory) => LeaseKey::Names(self.shown(directory)),
             LeaseKey::Attributes(inode) => LeaseKey::Attributes(self.shown(inode)),
             LeaseKey::Permissions(inode) => LeaseKey::Permissions(self.shown(inode)),
-            LeaseKey::Data(_) | LeaseKey::Inode(_) => key,
+            LeaseKey::Data(_) | LeaseKey::Inode(_) | LeaseKey::Ranges(_) => key,
         });
         dropped
     }

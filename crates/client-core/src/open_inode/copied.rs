@@ -46,6 +46,7 @@ impl<S: Shell> OpenInode<S> {
     pub(crate) async fn begin_copy(&self, io: &Objects<S>) -> Result<Option<CopySource>> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.hold(io).await?;
+        self.publish_held_back(io, 0).await?;
         state.flush(io).await?;
         state.regain(io).await?;
         if state.known.held().is_none() && !state.known.attributes().layout.has_bytes() {
@@ -78,6 +79,7 @@ impl<S: Shell> OpenInode<S> {
     pub(crate) async fn set_plan(&self, io: &Objects<S>, who: &Credentials, plan: Plan) -> Result<()> {
         let mut state = self.drain(self.lock(io).await?).await;
         state.hold(io).await?;
+        self.publish_held_back(io, 0).await?;
         state.flush(io).await?;
         state.regain(io).await?;
         if state.known.held().is_some() {

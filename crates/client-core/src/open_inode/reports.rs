@@ -23,6 +23,7 @@ impl<S: Shell> OpenInode<S> {
     /// Writes back and reports to the shard. What there is no space for is kept for another attempt when a program is
     /// told; with the last handle, or a recall, it is lost.
     pub async fn flush(&self, io: &Objects<S>, by: FlushFor) -> Result<()> {
+        self.flush_split(io, by).await?;
         if self.state.lock().await.is_clean() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! An open inode whose file is split.
 
 use super::in_flight::Flight;
-use super::{Guard, OpenInode, State, Written};
+use super::{FlushFor, Guard, OpenInode, State, Written};
 use crate::objects::{Objects, Registration};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
@@ -34,12 +34,40 @@ impl<S: Shell> OpenInode<S> {
     ) -> Result<Written> {
         let (split, flight) = self.begin_write(io, &state);
         drop(state);
-        let offset = match list {
+        let written = match list {
             [(bytes, offset)] => split.write(io, bytes, *offset, options).await,
-            list => split.write_list(io, list, options).await.map(|()| list[0].1),
+            list => split.write_list(io, list, options).await.map(|is_safe| Written { offset: list[0].1, is_safe }),
         };
         self.changed();
         drop(flight);
-        Ok(Written { offset: offset?, is_safe: true })
+        written
+    }
+
+    /// The shard recalls what it has granted of a split file before this stamp. Returns false if what was written there
+    /// cannot be published now.
+    pub(crate) async fn give_up_range(&self, io: &Objects<S>, stamp: u64) -> bool {
+        match self.split.get() {
+            Some(split) => split.give_up_recalled(io, stamp).await,
+            None => true,
+        }
+    }
+
+    /// Publishes what was written to a split file under its range, for this client, which asks about the file or
+    /// changes it. Returns whether anything was published since so many reports had been made. `Err`: something is not
+    /// published.
+    pub(super) async fn publish_held_back(&self, io: &Objects<S>, since: u64) -> Result<bool> {
+        match self.split.get() {
+            Some(split) => split.give_up_unpublished(io, since).await,
+            None => Ok(false),
+        }
+    }
+
+    /// As a flush does: publishes what was written to a split file.
+    pub(super) async fn flush_split(&self, io: &Objects<S>, by: FlushFor) -> Result<()> {
+        match (self.split.get(), by) {
+            (Some(split), FlushFor::Program) => split.publish(io).await,
+            (Some(split), FlushFor::Drop | FlushFor::Recall) => split.give_up_unpublished(io, 0).await.map(drop),
+            (None, _) => Ok(()),
+        }
     }
 }

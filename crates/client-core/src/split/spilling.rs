@@ -44,7 +44,7 @@ impl<S: Shell> SplitFile<S> {
         self.land_in_flight(io, state).await;
         let Some(left) = state.own.clone() else { return Ok(()) };
         let session = state.session;
-        self.publish_part(io, state).await?;
+        self.publish_part(io, state, None).await?;
         let Some(next) = self.part_elsewhere(io, full).await? else { return Err(Error::NoSpace) };
         self.sync_part(io, &left).await?;
         state.notice_session(io);

@@ -11,12 +11,13 @@
 //! all that it was part of, or makes it, and the others publish by themselves or do not have to.
 
 use super::{SplitFile, State};
+use crate::calls::PublishAnswer;
 use crate::link::SlotFor;
 use crate::objects::Objects;
 use crate::shell::{Monitor, Shell};
 use weft_protocol::limits::{SPLIT_PATTERNS_MAX, SPLIT_PUBLISHED_MAX};
-use weft_protocol::message::shard::ShardRequest;
-use weft_protocol::{Attributes, Error, Publication, PublishedPart, Result, SessionId};
+use weft_protocol::message::shard::{RangeUse, ShardRequest};
+use weft_protocol::{Error, Publication, PublishedPart, Result, SessionId};
 
 impl<S: Shell> SplitFile<S> {
     /// What this member has written and not published, as another one may publish it. It stays here until
@@ -54,14 +55,23 @@ impl<S: Shell> SplitFile<S> {
     /// Publishes what was handed out, if it is not known to be published.
     pub(super) async fn settle_handed_out(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
         let Some(part) = state.handed_out.clone() else { return Ok(()) };
-        match self.publish_parts(io, part.writer, vec![part], None).await {
-            Ok(attributes) => {
+        let range = RangeUse { given_up: state.range_stamp, wanted: None };
+        match self.publish_parts(io, part.writer, vec![part], None, range).await {
+            Ok(answer) => {
                 // Since when it is published is not known: the next answer tells.
                 (state.handed_out, state.is_fresh) = (None, false);
-                state.size = state.size.max(attributes.size);
+                if self.group.is_none() {
+                    self.note_reported(io);
+                }
+                state.size = state.size.max(answer.map_or(0, |answer| answer.attributes.size));
                 Ok(())
             }
-            Err(error) => Err(self.publication_failed(io, state, error)),
+            Err(error) => {
+                if self.group.is_none() && !is_unanswered(&error) && state.handed_out.take().is_some() {
+                    state.note_lost(io);
+                }
+                Err(self.publication_failed(io, state, error))
+            }
         }
     }
 
@@ -79,7 +89,10 @@ impl<S: Shell> SplitFile<S> {
             parts.push(part);
             if left.peek().is_none_or(|next| !fits(&parts, &next.part)) {
                 let count = parts.len();
-                let result = self.publish_parts(io, session, std::mem::take(&mut parts), None).await.map(drop);
+                let result = self
+                    .publish_parts(io, session, std::mem::take(&mut parts), None, RangeUse::default())
+                    .await
+                    .map(drop);
                 results.extend(std::iter::repeat_n(result, count));
             }
         }
@@ -94,12 +107,19 @@ impl<S: Shell> SplitFile<S> {
         session: SessionId,
         parts: Vec<PublishedPart>,
         appends_to: Option<u64>,
-    ) -> Result<Attributes> {
+        range: RangeUse,
+    ) -> Result<Option<PublishAnswer>> {
         let (inode, group) = (self.inode, self.group);
-        let request = ShardRequest::Publish { inode, group, parts, appends_to };
-        let told = io.calls.report(session, SlotFor::Caller, &self.who, inode, request).await;
-        told.map(|(attributes, _)| attributes)
+        let request = ShardRequest::Publish { inode, group, parts, appends_to, range };
+        // Callers' slots may be taken by calls that wait for the range.
+        let slot = if self.held(io).is_some() { SlotFor::Recall } else { SlotFor::Caller };
+        io.calls.publish(session, slot, &self.who, inode, request).await
     }
+}
+
+/// Whether a publication that failed with this error may be made all the same.
+pub(super) fn is_unanswered(error: &Error) -> bool {
+    matches!(error, Error::Unreachable | Error::Busy)
 }
 
 /// Whether one more part fits into a call with these.

@@ -4,16 +4,20 @@
 //! a group has no file of its part, its small writes are buffered (`behind.rs`), and the file's state is locked while
 //! they are sent.
 
+use super::together::is_unanswered;
 use super::{OwnPart, SplitFile, State, UNPUBLISHED_MAX};
+use crate::calls::PublishAnswer;
 use crate::notice::Notice;
 use crate::objects::{ObjectWrite, Objects, Registration};
+use crate::open_inode::Written;
 use crate::open_options::OpenOptions;
 use crate::shell::{Monitor, Shell};
 use crate::transfers::end_of;
 use std::ops::Range;
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::SPLIT_PATTERNS_MAX;
-use weft_protocol::{Attributes, Error, ObjectId, Pattern, PublishedPart, Result, SessionId};
+use weft_protocol::message::shard::RangeUse;
+use weft_protocol::{Error, ObjectId, Pattern, PublishedPart, Result, SessionId};
 
 /// The lock of a split file's state.
 type Guard<'a, S> = <<S as Shell>::Monitor<State<S>> as Monitor<State<S>>>::Guard<'a>;
@@ -24,9 +28,17 @@ impl<S: Shell> State<S> {
         let lost = (!self.unpublished.take().is_empty(), self.handed_out.take().is_some(), self.behind.clear());
         let has_lost = lost != (false, false, false);
         if has_lost {
-            io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
+            self.note_lost(io);
         }
         has_lost
+    }
+
+    /// What a program takes for written is lost. It is told ([`State::tell`]).
+    pub(super) fn note_lost(&self, io: &Objects<S>) {
+        io.calls.shell.notice(match self.is_members {
+            true => Notice::UnpublishedLost(self.inode),
+            false => Notice::BytesLost(self.inode),
+        });
     }
 
     /// Takes note of what has become of buffered writes.
@@ -35,7 +47,7 @@ impl<S: Shell> State<S> {
         landed.into_iter().for_each(|(offset, bytes)| self.unpublished.add(offset, bytes));
         if let Some(error) = error {
             self.error.get_or_insert(error);
-            io.calls.shell.notice(Notice::UnpublishedLost(self.inode));
+            self.note_lost(io);
         }
     }
 
@@ -47,37 +59,37 @@ impl<S: Shell> State<S> {
 }
 
 impl<S: Shell> SplitFile<S> {
-    /// Writes all bytes at an offset, or at the end of the file (an append handle). Returns where they begin.
+    /// Writes all bytes at an offset, or at the end of the file (an append handle).
     pub(crate) async fn write(
         &self,
         io: &Objects<S>,
         bytes: &[u8],
         offset: u64,
         options: &OpenOptions<Registration<S>>,
-    ) -> Result<u64> {
+    ) -> Result<Written> {
         if options.append {
-            return self.append(io, bytes, options).await;
+            return self.append(io, bytes, options).await.map(|offset| Written { offset, is_safe: true });
         }
-        self.write_list(io, &[(bytes, offset)], options).await.map(|()| offset)
+        self.write_list(io, &[(bytes, offset)], options).await.map(|is_safe| Written { offset, is_safe })
     }
 
-    /// Writes pieces, each its bytes and an offset.
+    /// Writes pieces, each its bytes and an offset. Returns whether they are published.
     pub(crate) async fn write_list(
         &self,
         io: &Objects<S>,
         list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let ranges = list.iter().map(|(bytes, offset)| Ok(*offset..end_of(*offset, bytes.len())?));
         let ranges = ranges.filter(|range| range.as_ref().map_or(true, |range| !range.is_empty()));
         let ranges = ranges.collect::<Result<Vec<_>>>()?;
         if ranges.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         let is_small = list.iter().all(|(bytes, _)| bytes.len() < io.tuning.gathered_below);
         let may_gather = self.group.is_some() && is_small && options.registration.is_none();
         if may_gather && self.gather(io, list, &ranges, options.spill).await? {
-            return Ok(());
+            return Ok(false);
         }
         self.claim(io, &ranges).await?;
         let result = self.write_claimed(io, list, options).await;
@@ -165,7 +177,7 @@ impl<S: Shell> SplitFile<S> {
         io: &Objects<S>,
         mut list: &[(&[u8], u64)],
         options: &OpenOptions<Registration<S>>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut full = Vec::new();
         let (mut state, written, result) = loop {
             let mut state = self.state.lock().await;
@@ -195,14 +207,23 @@ impl<S: Shell> SplitFile<S> {
                 break (state, 0, Err(error));
             }
         };
-        for (bytes, offset) in &list[..written] {
-            state.unpublished.add(*offset, bytes.len() as u64);
+        let list = &list[..written];
+        let published = match self.group {
+            None => self.publish_written(io, &mut state, list).await,
+            Some(_) => self.note_written(io, &mut state, list).await,
+        };
+        let is_published = state.tell(published)?;
+        result.map(|()| is_published)
+    }
+
+    /// Pieces of a member's write are in the part. Returns whether they are published.
+    async fn note_written(&self, io: &Objects<S>, state: &mut State<S>, list: &[(&[u8], u64)]) -> Result<bool> {
+        list.iter().for_each(|(bytes, offset)| state.unpublished.add(*offset, bytes.len() as u64));
+        let publishes = state.unpublished.count() >= UNPUBLISHED_MAX;
+        if publishes {
+            self.publish_unpublished(io, state).await?;
         }
-        if self.group.is_none() || state.unpublished.count() >= UNPUBLISHED_MAX {
-            let published = self.publish_unpublished(io, &mut state).await;
-            state.tell(published)?;
-        }
-        result
+        Ok(publishes)
     }
 
     /// Returns how many pieces are in the part for certain.
@@ -248,29 +269,54 @@ impl<S: Shell> SplitFile<S> {
 
     pub(super) async fn publish_unpublished(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
         self.settle_handed_out(io, state).await?;
-        if state.unpublished.is_empty() { Ok(()) } else { self.publish_part(io, state).await }
+        if state.unpublished.is_empty() { Ok(()) } else { self.publish_part(io, state, None).await }
     }
 
-    /// Publishes the unpublished extents of the own part. Without any, it still makes the part known to the shard.
-    pub(super) async fn publish_part(&self, io: &Objects<S>, state: &mut State<S>) -> Result<()> {
+    /// Publishes the unpublished extents of the own part, gives up the range that is held, and asks for this one.
+    /// Without any extents, it still makes the part known to the shard.
+    pub(super) async fn publish_part(
+        &self,
+        io: &Objects<S>,
+        state: &mut State<S>,
+        wanted: Option<(u64, u64)>,
+    ) -> Result<()> {
         self.settle_handed_out(io, state).await?;
         let Some(object) = state.own.as_ref().map(|own| own.held.object) else { return Ok(()) };
         let mut patterns = state.unpublished.take();
+        // Programs were told that what is in the range is written. The error of a write that is not is its program's.
+        let is_owed = self.held(io).is_some() && !patterns.is_empty();
         loop {
             let rest = patterns.split_off(patterns.len().min(SPLIT_PATTERNS_MAX));
-            match self.publish_patterns(io, (state.session, object), &patterns, None).await {
-                Ok(attributes) => state.published(&attributes, object, &patterns),
+            let range = match rest.is_empty() {
+                true => RangeUse { given_up: state.range_stamp, wanted },
+                false => RangeUse::default(),
+            };
+            let (writer, number) = (state.session, io.parts_in_use.next_publication());
+            let part = PublishedPart { writer, object, number, patterns };
+            match self.publish_parts(io, writer, vec![part.clone()], None, range).await {
+                Ok(answer) => {
+                    state.published(answer.as_ref(), object, &part.patterns);
+                    if rest.is_empty() {
+                        if is_owed {
+                            self.note_reported(io);
+                        }
+                        self.take_answer(io, state, answer.as_ref(), wanted);
+                        return Ok(());
+                    }
+                }
                 Err(error) => {
-                    // An ordinary handle gets the error, so its bytes need not be published later.
                     if self.group.is_some() {
+                        patterns = part.patterns;
                         patterns.extend(rest);
                         state.unpublished.add_back(patterns);
+                    } else if is_owed && is_unanswered(&error) {
+                        state.handed_out = Some(part);
+                        state.unpublished.add_back(rest);
+                    } else if is_owed {
+                        state.note_lost(io);
                     }
                     return Err(self.publication_failed(io, state, error));
                 }
-            }
-            if rest.is_empty() {
-                return Ok(());
             }
             patterns = rest;
         }
@@ -289,16 +335,16 @@ impl<S: Shell> SplitFile<S> {
         Error::SessionEnded
     }
 
-    /// Publishes what this client has written to a part.
-    async fn publish_patterns(
+    /// Publishes an append to a part at the end of the file.
+    async fn publish_append(
         &self,
         io: &Objects<S>,
         (writer, object): (SessionId, ObjectId),
-        patterns: &[Pattern],
-        appends_to: Option<u64>,
-    ) -> Result<Attributes> {
-        let (number, patterns) = (io.parts_in_use.next_publication(), patterns.to_vec());
-        self.publish_parts(io, writer, vec![PublishedPart { writer, object, number, patterns }], appends_to).await
+        run: Pattern,
+    ) -> Result<Option<PublishAnswer>> {
+        let (number, patterns) = (io.parts_in_use.next_publication(), vec![run]);
+        let part = PublishedPart { writer, object, number, patterns };
+        self.publish_parts(io, writer, vec![part], Some(run.start()), RangeUse::default()).await
     }
 
     /// Writes all bytes at the end of the file, and publishes them. Returns where they begin. If others have made the
@@ -335,9 +381,9 @@ impl<S: Shell> SplitFile<S> {
                 return Err(Error::SessionEnded);
             }
             let Some(run) = Pattern::run(offset, bytes.len() as u64) else { return Ok(offset) };
-            match self.publish_patterns(io, (session, own.held.object), &[run], Some(offset)).await {
-                Ok(attributes) => {
-                    state.published(&attributes, own.held.object, &[run]);
+            match self.publish_append(io, (session, own.held.object), run).await {
+                Ok(answer) => {
+                    state.published(answer.as_ref(), own.held.object, &[run]);
                     return Ok(offset);
                 }
                 Err(Error::WouldBlock) => {}
@@ -352,7 +398,14 @@ impl<S: Shell> SplitFile<S> {
         let mut state = self.state.lock().await;
         let landed = self.land(io, &mut state).await;
         let landed = state.tell(landed);
-        let published = self.publish_unpublished(io, &mut state).await;
+        let settled = self.settle_handed_out(io, &mut state).await;
+        let published = match state.unpublished.is_empty() {
+            true => settled,
+            false => {
+                let kept = self.to_keep(io);
+                settled.and(self.publish_part(io, &mut state, kept).await)
+            }
+        };
         state.is_fresh = false;
         landed.and(state.tell(published))
     }

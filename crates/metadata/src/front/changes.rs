@@ -116,6 +116,7 @@ impl<K: KeyValue> Shard<K> {
             self.note_unanswered(call);
             self.note_split(call, answer);
             self.note_overtaken(call, answer);
+            self.note_watched(call, plan);
             self.grant_all(call, answer);
             self.grow(&call.request, answer);
         }
@@ -269,7 +270,8 @@ impl<K: KeyValue> Shard<K> {
         let session = call.session();
         match answer {
             ShardAnswer::Entry { attributes, grants } => {
-                *grants = self.grant_name(call) | self.grant_attributes(session, attributes);
+                let range = self.use_range(call);
+                *grants = self.grant_name(call) | range | self.grant_attributes(session, attributes);
                 if let ShardRequest::MakeDirectory { .. } = call.request {
                     // It is empty, and that is all there is to know of it.
                     *grants |= self.grant(session, LeaseKey::Directory(attributes.inode), Grants::DIRECTORY);

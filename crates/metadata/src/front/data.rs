@@ -207,8 +207,11 @@ impl<K: KeyValue> Shard<K> {
         let Some(recall) = self.recalls.end(number) else {
             return;
         };
-        if !matches!(recall.key, LeaseKey::Data(_) | LeaseKey::Inode(_)) {
+        if !matches!(recall.key, LeaseKey::Data(_) | LeaseKey::Inode(_) | LeaseKey::Ranges(_)) {
             self.contended.insert(recall.key, self.now.boot_ms + super::grants::CONTENTION_MS);
+        }
+        if let LeaseKey::Ranges(inode) = recall.key {
+            self.leases.ranges.recalled(inode, recall.session);
         }
         for waiter in recall.waiters {
             self.one_less(waiter);
@@ -224,8 +227,13 @@ impl<K: KeyValue> Shard<K> {
             if !self.cut_at.is_empty() && self.leases.holders(key).next().is_none() {
                 self.cut_at.remove(inode);
             }
+            self.weaken(session, LeaseKey::Ranges(*inode), LeaseMode::None);
+            self.leases.ranges.closed(*inode, session);
             self.tidy_parts(*inode);
             self.reap_unused(*inode);
+        }
+        if let LeaseKey::Ranges(inode) = key {
+            self.leases.ranges.drop(*inode, session);
         }
         Some(holder)
     }
@@ -279,6 +287,9 @@ impl<K: KeyValue> Shard<K> {
         number: InodeNumber,
     ) -> Result<(Attributes, Knowledge), Answered> {
         let mut inode = self.back.inode(number).ok_or(Answered::Error(Error::Stale))?;
+        if let Some(pause) = self.watch(call.session(), number) {
+            return Err(Answered::Park(pause));
+        }
         let key = LeaseKey::Data(number);
         for holder in self.leases.holders(&key) {
             if holder.mode == LeaseMode::Exclusive && holder.session != call.session() {

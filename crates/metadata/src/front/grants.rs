@@ -86,7 +86,10 @@ impl<K: KeyValue> Shard<K> {
 
     fn grant_known_attributes(&mut self, session: SessionId, attributes: &Attributes) -> Grants {
         let inode = attributes.inode;
-        // Of a split file they change with each publication, and with nothing else.
+        // Of a split file they change with each publication, which may be late, and with nothing else.
+        if self.has_ranges(inode) {
+            return Grants::empty();
+        }
         if attributes.kind == FileKind::Regular && attributes.layout.epoch().is_none() {
             let key = LeaseKey::Data(inode);
             let mut others = self.leases.holders(&key).filter(|holder| holder.session != session);

@@ -173,6 +173,7 @@ impl<K: KeyValue> Shard<K> {
         plan.group = attributes.and_then(|attributes| self.group_of_open(session, &flags, &attributes));
         let flags = if plan.group.is_some() { flags_for_group(flags.access) } else { self.as_opened(inode, flags) };
         plan_open(plan, inode, flags);
+        plan.opens = true;
     }
 
     /// Fills in the answer to an open that is for a group. Returns true if it is.

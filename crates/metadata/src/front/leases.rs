@@ -7,6 +7,7 @@
 //! Invariant: `held` of a session is the number of keys that name it as a holder, and its log names each of them.
 //! Not here: when to grant (`grants.rs`, `data.rs`), recalls (`recall.rs`).
 
+use super::ranges::Ranges;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -87,11 +88,14 @@ pub struct Leases {
     parts: Vec<Part>,
     grantees: BTreeMap<SessionId, Grantee>,
     count: u64,
+    /// Which ranges [`LeaseKey::Ranges`] are of.
+    pub ranges: Ranges,
 }
 
 impl Leases {
     pub fn new() -> Self {
-        Self { parts: (0..PARTS).map(|_| Part::default()).collect(), grantees: BTreeMap::new(), count: 0 }
+        let parts = (0..PARTS).map(|_| Part::default()).collect();
+        Self { parts, grantees: BTreeMap::new(), count: 0, ranges: Ranges::default() }
     }
 
     /// Leases in all.
@@ -242,8 +246,14 @@ impl Leases {
     }
 
     /// The keys of an inode that end with it. Names in it are not among them: they stay absent.
-    pub fn keys_of(inode: InodeNumber) -> [LeaseKey; 4] {
-        [LeaseKey::Attributes(inode), LeaseKey::Directory(inode), LeaseKey::Data(inode), LeaseKey::Permissions(inode)]
+    pub fn keys_of(inode: InodeNumber) -> [LeaseKey; 5] {
+        [
+            LeaseKey::Attributes(inode),
+            LeaseKey::Directory(inode),
+            LeaseKey::Data(inode),
+            LeaseKey::Permissions(inode),
+            LeaseKey::Ranges(inode),
+        ]
     }
 }
 

@@ -53,6 +53,10 @@ pub struct Plan {
     pub target: Option<InodeNumber>,
     /// The group that the file is opened for. What the caller's session holds is in its way as well.
     pub group: Option<SessionId>,
+    /// It opens a file.
+    pub opens: bool,
+    /// The split file that it publishes a part of, and whose ranges that overlaps.
+    pub publishes: Option<(InodeNumber, Vec<SessionId>)>,
 }
 
 impl Plan {
@@ -63,7 +67,7 @@ impl Plan {
             to: LeaseMode::None,
             asks: Asks::Nobody,
         };
-        Self { touches: [none; TOUCHED_MAX], count: 0, target: None, group: None }
+        Self { touches: [none; TOUCHED_MAX], count: 0, target: None, group: None, opens: false, publishes: None }
     }
 
     fn add(&mut self, touch: Touch) {
@@ -118,10 +122,11 @@ impl<K: KeyValue> Shard<K> {
         requester: Option<SessionId>,
         asked: &[(LeaseKey, SessionId)],
     ) -> Option<Pause> {
-        if self.leases.are_all_of(requester) {
+        let ranges = self.ranges_in_the_way(plan, requester);
+        if ranges.is_empty() && self.leases.are_all_of(requester) {
             return None;
         }
-        let mut recalls = Vec::new();
+        let mut recalls: Vec<_> = ranges.into_iter().map(|(key, holder)| (key, holder, LeaseMode::None)).collect();
         for touch in &plan.touches[..plan.count] {
             for holder in self.leases.holders(&touch.key) {
                 let others = Some(holder.session) != requester;
@@ -139,7 +144,9 @@ impl<K: KeyValue> Shard<K> {
         if recalls.is_empty() {
             return None;
         }
-        Some(Pause { recalls, ..Pause::until(Wait::Recalls, plan.keys()) })
+        let mut claims = plan.keys();
+        claims.extend(recalls.iter().map(|(key, ..)| *key).filter(|key| matches!(key, LeaseKey::Ranges(_))));
+        Some(Pause { recalls, ..Pause::until(Wait::Recalls, claims) })
     }
 
     /// Makes the plan of a change. What will surely be refused touches nothing. `Err`: it has to wait for a locked
@@ -180,6 +187,7 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Publish { inode, .. } | ShardRequest::Relocate { inode, .. } => {
                 if self.may_publish(call) || self.is_alone(call) {
                     plan.alone(LeaseKey::Attributes(*inode));
+                    plan.publishes = self.overlapped_by(call).map(|overlapped| (*inode, overlapped));
                 }
             }
             ShardRequest::MakeDirectory { parent, name, .. } | ShardRequest::MakeSymlink { parent, name, .. } => {

@@ -24,6 +24,11 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::GetParts { inode, group, since, start, end, extra, strided, own } => {
                 let extra = usize::try_from(*extra).expect("usize has 32 bits or more");
                 let wanted = Wanted { since: *since, start: *start, end: *end, extra, strided: *strided };
+                // Who asks for its own parts only does not look at size and epoch.
+                let is_watching = !*own || start < end;
+                if is_watching && let Some(pause) = self.watch(call.session(), *inode) {
+                    return Verdict::Park(pause);
+                }
                 self.parts(call, (*inode, *group), &wanted, *own)
             }
             ShardRequest::ReadBelow { directory, after } => {

@@ -18,6 +18,7 @@ mod moving;
 mod orphans;
 mod passing;
 mod random;
+mod ranges;
 mod relocations;
 mod renames;
 mod repeats;

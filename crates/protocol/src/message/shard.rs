@@ -309,6 +309,7 @@ pub enum ShardRequest {
         parts: Vec<PublishedPart>,
         /// Of an append: where the file ends. [`Error::WouldBlock`]: it ends elsewhere by now.
         appends_to: Option<u64>,
+        range: RangeUse,
     },
     /// Read. Of a split file: the runs with bytes in a range that were published after the epoch `since`, and strided
     /// extents, to a session that has the file open, has joined `group`, which has, or may read it. Answer: `Parts`.
@@ -332,6 +333,16 @@ pub enum ShardRequest {
     /// Change, by the owner of the file system. This is below a directory from now on. At most
     /// [`crate::limits::NAMES_BELOW_MAX`] notes. Answer: `Done`.
     NoteBelow { directory: InodeNumber, notes: Vec<BelowNote> },
+}
+
+/// What a session that publishes does with its lease on a range of the file ([`LeaseKey::Ranges`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RangeUse {
+    /// Gives up what replies up to this stamp have granted. What was written under it is in this publication.
+    pub given_up: Option<u64>,
+    /// Asks for a range that begins here, and ends before there. Granted as a whole ([`Grants::RANGE`]) or not at all,
+    /// and to a session that holds none.
+    pub wanted: Option<(u64, u64)>,
 }
 
 /// A strided extent of a file, and its part: strided extents have an order.

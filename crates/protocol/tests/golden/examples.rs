@@ -14,7 +14,8 @@ use weft_protocol::message::peer::{
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
     Access, CreateFile, DirectoryEntry, DirectoryPage, ForGroup, GroupLayouts, LockAnswer, OpenFlags, Origin,
-    PageCache, RenameMode, ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, StridedQuestion, SymlinkTarget,
+    PageCache, RangeUse, RenameMode, ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, StridedQuestion,
+    SymlinkTarget,
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -134,6 +135,7 @@ pub fn lease_keys() -> Vec<LeaseKey> {
         LeaseKey::Permissions(inode()),
         LeaseKey::Inode(inode()),
         LeaseKey::Names(inode()),
+        LeaseKey::Ranges(inode()),
     ]
 }
 
@@ -278,6 +280,7 @@ fn part_requests() -> Vec<ShardRequest> {
                 patterns: vec![pattern()],
             }],
             appends_to: Some(1 << 20),
+            range: RangeUse { given_up: Some(17), wanted: Some((1 << 20, 1 << 22)) },
         },
         ShardRequest::GetParts {
             inode: inode(),

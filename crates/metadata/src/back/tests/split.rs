@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use weft_protocol::limits::SPLIT_ANSWER_EXTENTS_MAX;
-use weft_protocol::message::shard::StridedQuestion;
+use weft_protocol::message::shard::{RangeUse, StridedQuestion};
 use weft_protocol::*;
 
 /// A store that counts the keys that are read, visited and changed.
@@ -97,7 +97,7 @@ impl SplitFile {
         let (inode, object) = (self.inode, ObjectId::new(NodeId(1), session));
         let (writer, number, patterns) = (SessionId(session), u64::from(self.sequence) + 1, patterns.to_vec());
         let parts = vec![PublishedPart { writer, object, number, patterns }];
-        let request = ShardRequest::Publish { inode, group: None, parts, appends_to: None };
+        let request = ShardRequest::Publish { inode, group: None, parts, appends_to: None, range: RangeUse::default() };
         self.change(session, request);
         self.back.store.count.get() - before
     }

@@ -49,7 +49,10 @@ fn one_call_makes_a_split_file_and_opens_it_for_a_group() {
     // The opener has joined: it publishes, though no renewal has named the group yet.
     let patterns = vec![Pattern::run(0, 10).expect("a run")];
     let parts = vec![PublishedPart { writer: A, object: object(1), number: 1, patterns }];
-    let told = world.ok(A, ShardRequest::Publish { inode, group: Some(GROUP), parts, appends_to: None });
+    let told = world.ok(
+        A,
+        ShardRequest::Publish { inode, group: Some(GROUP), parts, appends_to: None, range: RangeUse::default() },
+    );
     assert_eq!(attributes(&told).size, 10);
     // It is the group that has the file open, and not the session, which has nothing to give back.
     world.ok(B, stat(ROOT));

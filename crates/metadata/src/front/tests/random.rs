@@ -233,6 +233,7 @@ impl Play {
             LeaseKey::Entry(_, hash) => client.names.retain(|text, _| name(text).hash64() != hash),
             LeaseKey::Directory(_) => client.listing = None,
             LeaseKey::Names(_) => panic!("a file system of one shard spreads no directory"),
+            LeaseKey::Ranges(_) => panic!("no file here is split"),
             LeaseKey::Permissions(inode) => drop(client.permissions.remove(&inode)),
             LeaseKey::Data(inode) => {
                 // A call that may open it is on its way, or it is open.

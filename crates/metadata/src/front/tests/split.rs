@@ -20,7 +20,13 @@ fn run(start: u64, bytes: u64) -> Pattern {
 
 /// What a session publishes of its part, numbered in the order of the calls.
 fn publish(writer: SessionId, inode: InodeNumber, part: u64, patterns: &[Pattern]) -> ShardRequest {
-    ShardRequest::Publish { inode, group: None, parts: vec![published(writer, part, patterns)], appends_to: None }
+    ShardRequest::Publish {
+        inode,
+        group: None,
+        parts: vec![published(writer, part, patterns)],
+        appends_to: None,
+        range: RangeUse::default(),
+    }
 }
 
 fn published(writer: SessionId, part: u64, patterns: &[Pattern]) -> PublishedPart {
@@ -193,6 +199,7 @@ fn members_of_a_group_publish_by_it() {
         group,
         parts: vec![published(writer, part, &[run(part * 10, 10)])],
         appends_to: None,
+        range: RangeUse::default(),
     };
     world.ok(C, stat(inode));
     assert_eq!(world.refused(C, by_group(C, 3, Some(GROUP))), Error::BadHandle, "no member");
@@ -214,7 +221,13 @@ fn with_members() -> (World, InodeNumber) {
 }
 
 fn together(inode: InodeNumber, parts: &[PublishedPart]) -> ShardRequest {
-    ShardRequest::Publish { inode, group: Some(GROUP), parts: parts.to_vec(), appends_to: None }
+    ShardRequest::Publish {
+        inode,
+        group: Some(GROUP),
+        parts: parts.to_vec(),
+        appends_to: None,
+        range: RangeUse::default(),
+    }
 }
 
 #[test]
@@ -243,7 +256,13 @@ fn nothing_is_published_for_strangers_nor_for_sessions_that_have_ended() {
     assert_eq!(world.refused(A, together(inode, &of_stranger)), Error::BadHandle);
     let of_both = [own.clone(), published(B, 8, &[run(10, 10)])];
     assert_eq!(world.refused(C, together(inode, &of_both)), Error::BadHandle, "no member asks");
-    let without_group = ShardRequest::Publish { inode, group: None, parts: of_both.to_vec(), appends_to: None };
+    let without_group = ShardRequest::Publish {
+        inode,
+        group: None,
+        parts: of_both.to_vec(),
+        appends_to: None,
+        range: RangeUse::default(),
+    };
     assert_eq!(world.refused(A, without_group), Error::BadHandle);
     let twice = [own.clone(), published(A, 7, &[run(10, 10)])];
     assert_eq!(world.refused(A, together(inode, &twice)), Error::Invalid);
@@ -280,6 +299,7 @@ fn an_append_is_refused_if_the_file_ends_elsewhere() {
         group: None,
         parts: vec![published(A, 7, &[run(at, 10)])],
         appends_to: Some(at),
+        range: RangeUse::default(),
     };
     done(&mut world, A, append(0));
     assert_eq!(world.refused(A, append(0)), Error::WouldBlock);
