@@ -271,7 +271,12 @@ impl<K: KeyValue> Shard<K> {
         match answer {
             ShardAnswer::Entry { attributes, grants } => {
                 let range = self.use_range(call);
-                *grants = self.grant_name(call) | range | self.grant_attributes(session, attributes);
+                *grants = self.grant_name(call) | range;
+                if self.publishes_beside_others(call) {
+                    self.note_told(attributes.inode, session, self.next_grant_stamp());
+                } else {
+                    *grants |= self.grant_attributes(session, attributes);
+                }
                 if let ShardRequest::MakeDirectory { .. } = call.request {
                     // It is empty, and that is all there is to know of it.
                     *grants |= self.grant(session, LeaseKey::Directory(attributes.inode), Grants::DIRECTORY);

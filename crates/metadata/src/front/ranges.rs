@@ -136,6 +136,14 @@ impl<K: KeyValue> Shard<K> {
         inodes.flat_map(of_inode).collect()
     }
 
+    /// Whether the call publishes a part of a file that another session has open for writing. The publisher is granted
+    /// no attributes: the next one would recall them, and then nobody is granted them for a while, readers included.
+    pub(super) fn publishes_beside_others(&self, call: &Call) -> bool {
+        let ShardRequest::Publish { inode, group: None, .. } = call.request else { return false };
+        let key = LeaseKey::Data(inode);
+        self.leases.holders(&key).any(|holder| holder.session != call.session() && holder.writing)
+    }
+
     /// A session asks about a file: what to wait for, if others have ranges in it.
     pub(super) fn watch(&mut self, session: SessionId, inode: InodeNumber) -> Option<Pause> {
         self.leases.ranges.watched(inode);

@@ -174,6 +174,21 @@ fn nobody_is_granted_attributes_beside_a_range() {
 }
 
 #[test]
+fn publishers_beside_others_hold_no_attributes_so_that_readers_get_them_at_once() {
+    let (mut world, inode) = with_file();
+    world.pass(1500, &[A, B, C]);
+    for place in 0..3 {
+        for session in [A, B] {
+            let told = world.ok(session, publish(session, inode, (place * 100, place * 100 + 10)));
+            assert_eq!(grants(&told), Grants::empty());
+        }
+    }
+    for session in [A, B, C] {
+        assert!(grants(&world.ok(session, stat(inode))).contains(Grants::ATTRIBUTES));
+    }
+}
+
+#[test]
 fn an_open_of_the_holders_own_recalls_the_range_too() {
     let (mut world, inode) = with_file();
     assert!(gets(&mut world, A, inode, (0, 100)));
