@@ -11,6 +11,7 @@ use crate::process::Ticket;
 use std::fmt;
 use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, Shard};
+use weft_protocol::error::errno;
 use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::peer::{PeerCall, PeerReply, PeerStep};
@@ -273,15 +274,20 @@ impl World {
     /// Whether a session that has ended has made this change, which is in the model then. It must not be made again.
     fn was_made_before(&mut self, call: &ShardCall, reply: &ShardReply) -> bool {
         let made_by = |of: &Origin| self.applied.get(&(call.shard, *of))?.as_ref().ok();
-        let Some(earlier) = call.repeats.iter().find_map(made_by) else { return false };
-        let Some(made) = changed(&call.request, earlier) else { return false };
+        // An open that has changed nothing was made as if it were the first, each time.
+        let with_change = |earlier| Some((earlier, changed(&call.request, earlier)?));
+        let Some((earlier, made)) = call.repeats.iter().filter_map(made_by).find_map(with_change) else { return false };
         let opens = matches!(call.request, ShardRequest::OpenAt { .. } | ShardRequest::Open { .. });
         let told = reply.result.as_ref().ok().and_then(|answer| changed(&call.request, answer));
         let is_here = |inode| self.shards.get(&call.shard).is_some_and(|shard| shard.back().inode(inode).is_some());
         let is_same = told.as_ref() == Some(&made);
         if !is_same && opens && !made.iter().copied().any(is_here) {
-            // What it has opened is gone: the name counts.
-            return false;
+            // What it has opened is gone: the name counts, unless it was cut, and there is no name.
+            let cuts = matches!(
+                call.request,
+                ShardRequest::OpenAt { flags, .. } | ShardRequest::Open { flags, .. } if flags.truncate
+            );
+            return cuts && reply.result == Err(Error::Device(errno::EIO));
         }
         self.tally.repeated += 1;
         if !is_same {
