@@ -169,8 +169,8 @@ const WAYS: [(u16, SocketKind, usize); 5] = [
 
 fn each_way(stored: Stored, test: impl Fn(&FileSystem, NodeId, SocketKind, usize)) {
     for (node, kind, bytes) in WAYS {
-        // A region store writes up to half a mebibyte in one piece.
-        let bytes = if stored == Stored::Regions { bytes.max(1 << 20) } else { bytes };
+        // A region store writes up to a mebibyte in one piece.
+        let bytes = if stored == Stored::Regions { bytes.max(2 << 20) } else { bytes };
         let fs = FileSystem::start(Wanted { nodes: 2, shards_per_node: 1, stored, ..Wanted::default() });
         test(&fs, NodeId(node), kind, bytes);
     }
