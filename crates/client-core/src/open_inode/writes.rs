@@ -115,8 +115,8 @@ impl<S: Shell> State<S> {
     }
 
     /// Makes the new objects, empty, and reports them, so that the shard gives them the file's size. If another
-    /// client's came first, those are the file's. Where they cannot be reported, as on a full disk,
-    /// they are let go: they are empty, and the file is as long as before.
+    /// client's came first, those are the file's. Where they cannot be reported, as on a full disk, they are let go:
+    /// they are empty, and the file is as long as before.
     pub async fn publish_objects(&mut self, io: &Objects<S>) -> Result<()> {
         self.make_and_report(io).await.inspect_err(|_| self.write_not_reported(io))
     }

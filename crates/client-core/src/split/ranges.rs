@@ -125,16 +125,14 @@ impl<S: Shell> SplitFile<S> {
         answer: Option<&PublishAnswer>,
         wanted: Option<(u64, u64)>,
     ) {
+        // Of a file with another layout nothing is granted.
         let granted = answer.filter(|answer| answer.grants.contains(Grants::RANGE));
-        let (Some(PublishAnswer { attributes, stamp, .. }), Some((start, end))) = (granted, wanted) else {
-            return self.forget_range();
-        };
-        // Those of another layout grant none.
-        let epoch = attributes.layout.epoch().unwrap_or(u64::MAX);
-        state.range_stamp = Some(*stamp);
-        *lock(&self.range) = Some(HeldRange { start, end, stamp: *stamp, session: state.session, epoch });
+        let granted = granted.and_then(|answer| Some((answer.stamp, answer.attributes.layout.epoch()?)));
+        let (Some((stamp, epoch)), Some((start, end))) = (granted, wanted) else { return self.forget_range() };
+        state.range_stamp = Some(stamp);
+        *lock(&self.range) = Some(HeldRange { start, end, stamp, session: state.session, epoch });
         // The recall may have overtaken the reply, and been answered.
-        if io.calls.session.cache().range_recalled(self.inode, *stamp) {
+        if io.calls.session.cache().range_recalled(self.inode, stamp) {
             self.forget_range();
         }
     }
