@@ -6,7 +6,8 @@ use crate::output;
 use crate::quantity::bytes_text;
 use serde::Serialize;
 use std::path::PathBuf;
-use weft_protocol::{InodeNumber, ObjectId};
+use weft_protocol::ids::SEQUENCE_MAX;
+use weft_protocol::{InodeNumber, ObjectId, ShardId};
 use weft_region::{FilePart, Kind, ObjectKind, Store};
 
 const PARTS_HELP: &str = "\
@@ -45,9 +46,9 @@ pub struct Parts {
 }
 
 fn inode_of(text: &str) -> Result<InodeNumber, String> {
-    let number = |text: &str| text.parse::<u64>().ok();
     let found = text.split_once(':').and_then(|(shard, sequence)| {
-        let inode = InodeNumber::from_raw(number(shard)?.checked_mul(1 << 48)?.checked_add(number(sequence)?)?);
+        let (shard, sequence) = (shard.parse().ok()?, sequence.parse().ok()?);
+        let inode = (sequence <= SEQUENCE_MAX).then(|| InodeNumber::new(ShardId(shard), sequence))?;
         (inode.to_string() == text).then_some(inode)
     });
     found.ok_or_else(|| format!("\"{text}\" is not an inode: write SHARD:NUMBER, such as 0:17"))
