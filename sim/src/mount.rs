@@ -14,6 +14,7 @@ use crate::kernel::requests::{Answer as KernelAnswer, Errno, Notification, Reque
 use crate::kernel::{Call, CallId, CallResult, Config, Handle, Kernel, Output};
 use crate::object_file::Descriptor;
 use crate::process::{Ask, Process};
+use crate::random::Random;
 use crate::script::Word;
 use crate::shell::{SimShell, released};
 use std::cell::{Cell, RefCell};
@@ -34,7 +35,7 @@ const CONFIG: Config =
     Config { page_bytes: 32, max_read_bytes: 512, max_write_bytes: 64, max_readahead_bytes: 64, ..Config::WEFT };
 /// For how long the number of an inode can be used at least, milliseconds; two clocks differ by up to 400 in a term.
 const OPENABLE_MS: u64 = SESSION_TERM_MS - 500;
-/// Longest time that a request waits for a thread, and that a reply waits to be processed, milliseconds.
+/// Longest time that a request or a job waits for a thread, and that a reply waits to be processed, milliseconds.
 const THREAD_MS_MAX: u64 = 3;
 
 /// A kernel and how it is told.
@@ -178,7 +179,17 @@ impl MountShell for SimMount {
 
     fn submit(&self, job: Job<Self>) -> bool {
         let process = Rc::clone(&self.0);
-        self.0.spawn(job.run(move |notice| process.note(|| format!("{notice:?}"))));
+        self.0.spawn(async move {
+            let what = format_args!("job client{}", process.index);
+            let is_late = |random: &mut Random| if random.one_in(4) { 1 + random.below(THREAD_MS_MAX) } else { 0 };
+            let ms = process.decide(what, 0, is_late);
+            if ms > 0 {
+                let ticket = process.ask(Ask::Sleep(ms));
+                process.told(ticket).await;
+            }
+            let notes = Rc::clone(&process);
+            job.run(move |notice| notes.note(|| format!("{notice:?}"))).await;
+        });
         true
     }
 

@@ -67,6 +67,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let (inode, place) = (entry.attributes.inode, Some((parent, name)));
         self.caches.told_size(inode, entry.attributes.size);
         let mut view = self.caches.view();
+        let name_ms = view.link_counts.name_valid(inode, name_ms, now_ms);
         let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
         self.caches.inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
         self.caches.inodes.told_links(inode, entry.attributes.links, self.received);
@@ -99,6 +100,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let now_ms = self.caches.now_ms();
         let valid_ms = self.name_valid(parent, valid);
         let mut view = self.caches.view();
+        let valid_ms = view.link_counts.name_valid(inode, valid_ms, now_ms);
         let name_ms = view.tell_listed(ticket, parent, name, valid_ms, now_ms);
         self.caches.inodes.told(inode, (name_ms == 0).then_some((parent, name)));
         Duration::from_millis(view.tell_attributes(ticket, inode, Some((parent, name)), name_ms, now_ms))

@@ -5,8 +5,10 @@
 //! before it processes the reply to the removal, the name has been counted out twice, for as long as these attributes
 //! last.
 //!
-//! So while the kernel may not have processed a removal that left names of an inode, the inode's attributes are told
-//! with no time; and who removes learns whether attributes were told meanwhile that may be counted wrongly.
+//! So while the kernel may not have processed a removal that left names of an inode, the inode's attributes and names
+//! are told with no time; and who removes learns whether attributes were told meanwhile that may be counted wrongly.
+//! Names, since link(2) looks at the count of what a name leads to, and not at how old the attributes are: a name that
+//! has a time would lead to a count of zero until it is dropped. One that has none is asked for again.
 //!
 //! Invariant: an inode of which [`LinkCounts::told`] said `false` was told before the shard removed a name of it, or
 //! after the kernel has processed that removal, or is returned as told by [`LinkCounts::lost`].
@@ -70,6 +72,12 @@ impl LinkCounts {
         }
     }
 
+    /// A name of the inode is about to be told. Returns for how long the kernel may use it, milliseconds.
+    pub fn name_valid(&self, inode: InodeNumber, valid_ms: u64, now_ms: u64) -> u64 {
+        let is_pending = self.pending.get(&inode).is_some_and(|pending| now_ms < pending.until_ms);
+        if is_pending { 0 } else { valid_ms }
+    }
+
     /// The shard has removed a name of an inode that has others. Returns whether attributes were told since the removal
     /// began. To be followed by [`LinkCounts::processed`].
     pub fn lost(&mut self, inode: InodeNumber, now_ms: u64) -> bool {
@@ -103,13 +111,16 @@ mod tests {
     fn what_is_told_while_a_removal_is_not_processed_has_no_time() {
         let mut counts = LinkCounts::default();
         assert!(!counts.told(INODE, 0), "nothing is being removed");
+        assert_eq!(counts.name_valid(INODE, 9, 0), 9);
         counts.begin();
         assert!(!counts.told(OTHER, 0));
         assert!(!counts.lost(INODE, 0), "it was told before");
         counts.end();
+        assert_eq!((counts.name_valid(INODE, 9, 1), counts.name_valid(OTHER, 9, 1)), (0, 9));
         assert!(counts.told(INODE, 1));
         assert!(!counts.told(OTHER, 1));
         assert!(counts.processed(INODE));
+        assert_eq!(counts.name_valid(INODE, 9, 1), 9);
         assert!(!counts.told(INODE, 2));
         assert_eq!((counts.told.len(), counts.pending.len()), (0, 0));
     }
