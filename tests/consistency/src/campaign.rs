@@ -190,7 +190,7 @@ fn tell(
     let deadline = Instant::now() + plan.minimize;
     let (mut last, mut runs) = (report.clone(), 0);
     let attempts = if script.is_concurrent { ATTEMPTS.1 } else { ATTEMPTS.0 };
-    let shortest = minimize(script, violation.wrong.kind, (attempts, deadline), |candidate| {
+    let minimized = minimize(script, violation.wrong.kind, (attempts, deadline), |candidate| {
         runs += 1;
         let report = run_once(ground, candidate)?;
         let shown = report.violation.clone();
@@ -198,18 +198,21 @@ fn tell(
             last = report;
         }
         Ok(shown)
-    })?;
+    });
+    // What was found is told also to somebody who does not wait for the shortest script.
+    let shortest = match &minimized {
+        Ok(shortest) => shortest,
+        Err(_) => script,
+    };
     let text = last.violation.as_ref().map(|violation| violation.wrong.text.clone()).unwrap_or_default();
     println!("shortest script after {runs} runs ({} steps), which shows: {text}", shortest.steps.len());
-    for line in &last.trace {
-        println!("    {line}");
-    }
+    last.trace.iter().for_each(|line| println!("    {line}"));
     if let Some(directory) = &plan.keep {
         let path = directory.join(format!("{mode}-{seed}.txt"));
-        keep(&path, &shortest, &text, &mode, seed)?;
+        keep(&path, shortest, &text, &mode, seed)?;
         println!("kept in {}; again with: weft-consistency replay {0} --mode {mode}", path.display());
     }
-    Ok(())
+    minimized.map(|_| ())
 }
 
 fn run_once(ground: &mut Ground, script: &Script) -> Result<Report, Stop> {
