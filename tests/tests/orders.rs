@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, Error, InodeNumber, Name};
 use weft_client::{Client, File, OpenOptions, Way};
-use weft_tests::{FileSystem, Held, Proxy, Wanted, open};
+use weft_tests::{FileSystem, Held, Link, Proxy, Wanted, open};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BOTH: OpenOptions = OpenOptions::of(Access::ReadWrite);
@@ -233,6 +233,33 @@ fn what_a_call_did_that_was_sent_again_is_not_learnt_over_what_came_after() {
 #[test]
 fn a_removal_that_is_answered_late_is_not_learnt_over_what_came_after() {
     made_again_before_its_removal_is_answered(Held::pass_on);
+}
+
+#[test]
+fn a_link_made_in_an_ended_session_is_told_also_when_its_file_is_gone() {
+    let fs = FileSystem::start(Wanted { nodes: 1, shards_per_node: 1, ..Wanted::default() });
+    let link = Link::start(fs.instance.map.nodes[0].address.tcp.parse().unwrap());
+    let proxy = Proxy::start(link.address);
+    let (client, other, me) = (fs.client_behind(&proxy), fs.client(Way::Tcp), FileSystem::me());
+    // So long that the relay knows a call by them.
+    let [text, second] = ["file", "link"].map(|text| text.repeat(25));
+    let [name, linked] = [&text, &second].map(|text| Name::new(text.as_bytes()).unwrap());
+    let file = open(&client, &text, BOTH);
+    std::thread::scope(|scope| {
+        proxy.hold_next_reply();
+        let linking = scope.spawn(|| client.link(&me, file.inode(), ROOT, &linked));
+        let held = proxy.held();
+        // Its session ends, others remove both names, and one of them means another file.
+        link.cut(true);
+        other.unlink(&me, ROOT, &linked).unwrap();
+        other.unlink(&me, ROOT, &name).unwrap();
+        open(&other, &text, BOTH).close().unwrap();
+        link.cut(false);
+        drop(held);
+        // A kernel that is told ESTALE looks the old name up again, and gives the other file the new one.
+        assert_eq!(linking.join().unwrap().map(|entry| entry.attributes.inode), Ok(file.inode()));
+    });
+    assert_eq!(other.lookup(&me, ROOT, &linked).map(drop), Err(Error::NotFound));
 }
 
 #[test]

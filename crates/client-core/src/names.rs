@@ -83,7 +83,11 @@ impl<S: Shell> Files<S> {
             }
         }
         drop((in_flight, linked));
-        self.entry(who, parent, name, attributes, Told { asked: false, since }).await
+        match self.entry(who, parent, name, attributes, Told { asked: false, since }).await {
+            // Others have removed it since; the change was made all the same, and a kernel would make it once more.
+            Err(Error::Stale) => Ok(Entry::of(attributes.clone(), (0, 0))),
+            told => told,
+        }
     }
 
     /// Makes a directory. `mode` with the umask applied. Its inode is made on a shard of this client's home node if
