@@ -1,0 +1,31 @@
+//! Whole nodes and clients over real sockets and files: one program, since each one takes the compiler as long as all of
+//! them, and since most of these tests wait. Alone in programs of their own are those that look at their process
+//! (`memory.rs`, `limits.rs`), and those whose cases are processes (`rdma.rs`).
+
+mod away;
+mod behind;
+mod changing;
+mod fenced;
+mod files;
+mod flow_control;
+mod full;
+mod given_up;
+mod groups;
+mod late_bytes;
+mod lists;
+mod locks;
+mod orders;
+mod orphans;
+mod over;
+mod pages;
+mod peer_memory;
+mod posix;
+mod ranges;
+mod regions;
+mod releases;
+mod serving;
+mod spill;
+mod split;
+mod streams;
+mod striped;
+mod xattrs;
