@@ -212,8 +212,8 @@ impl<S: Shell> Handle<S> {
         match self.open.known_size(io).await {
             Some(size) => Ok(size),
             None => {
-                let (attributes, _, size_in_doubt) = self.open.ask_attributes(io, &io.calls.caller.credentials).await?;
-                if size_in_doubt { Err(Error::Unreachable) } else { Ok(attributes.size) }
+                let asked = self.open.ask_attributes(io, &io.calls.caller.credentials).await?;
+                if asked.size_in_doubt { Err(Error::Unreachable) } else { Ok(asked.attributes.size) }
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::entry::{DirectoryListing, Entry, Location, PartUse};
 use crate::files::Files;
 use crate::lock::lock;
 use crate::look_ahead::PageAhead;
-use crate::open_inode::OpenInode;
+use crate::open_inode::{AskedAttributes, OpenInode};
 use crate::shell::Shell;
 use crate::split::SplitFile;
 use std::collections::BTreeMap;
@@ -159,7 +159,10 @@ impl<S: Shell> Files<S> {
         if let Some(open) = open {
             match open.overlay(&self.objects, &mut attributes, told.asked, told.since).await {
                 Some(changes) => unseen = changes,
-                None => (attributes, unseen, size_in_doubt) = open.ask_attributes(&self.objects, who).await?,
+                None => {
+                    AskedAttributes { attributes, unseen, size_in_doubt } =
+                        open.ask_attributes(&self.objects, who).await?;
+                }
             }
         }
         let entry = Entry::of(attributes, (name_ms, if unseen { 0 } else { attributes_ms }));

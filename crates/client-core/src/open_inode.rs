@@ -115,6 +115,15 @@ pub(crate) enum ReadVia<D> {
     Server { objects: FileObjects, size: Option<u64> },
 }
 
+/// What the shard told of an open file's attributes.
+pub(crate) struct AskedAttributes {
+    pub attributes: Attributes,
+    /// A kernel may change the file unseen.
+    pub unseen: bool,
+    /// The storage server of the file may have later ones, and does not answer its shard.
+    pub size_in_doubt: bool,
+}
+
 impl<S: Shell> OpenInode<S> {
     pub(crate) fn new(attributes: &Attributes, tuning: &Tuning, session: SessionId, term: Term) -> Self {
         Self {
@@ -461,9 +470,9 @@ impl<S: Shell> OpenInode<S> {
         state.overlay(io, attributes, asked, since)
     }
 
-    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. Whether a kernel
-    /// may change them unseen, and whether the size is in doubt. One message, or more when the session ends meanwhile.
-    pub async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<(Attributes, bool, bool)> {
+    /// Attributes from the shard under this client's own changes; no report of its own overtakes them. One message, or
+    /// more when the session ends meanwhile.
+    pub(crate) async fn ask_attributes(&self, io: &Objects<S>, who: &Credentials) -> Result<AskedAttributes> {
         let mut state = self.lock(io).await?;
         loop {
             state.settle_doubt(io).await;
@@ -477,7 +486,7 @@ impl<S: Shell> OpenInode<S> {
             state.notice_session(io);
             state.settle_seen(io).await;
             if let Some(unseen) = state.overlay(io, &mut attributes, true, since) {
-                return Ok((attributes, unseen, size_in_doubt));
+                return Ok(AskedAttributes { attributes, unseen, size_in_doubt });
             }
         }
     }
