@@ -1,6 +1,6 @@
-//! Whole nodes and clients over real sockets and files: one program, since each one takes the compiler as long as all of
-//! them, and since most of these tests wait. Alone in programs of their own are those that look at their process
-//! (`memory.rs`, `limits.rs`), and those whose cases are processes (`rdma.rs`).
+//! Whole nodes and clients over real sockets and files: one program, since each one would take the compiler about as long
+//! as all of them together. Alone in programs of their own are those that look at their process (`memory.rs`,
+//! `limits.rs`), and those whose cases are processes (`rdma.rs`).
 
 mod away;
 mod behind;
