@@ -1,5 +1,5 @@
-//! Whole nodes and clients over real sockets and files: one program, since each one would take the compiler about as long
-//! as all of them together. Alone in programs of their own are those that look at their process (`memory.rs`,
+//! Whole nodes and clients over real sockets and files: one program, since each one would take the compiler about as
+//! long as all of them together. Alone in programs of their own are those that look at their process (`memory.rs`,
 //! `limits.rs`), and those whose cases are processes (`rdma.rs`).
 
 mod away;

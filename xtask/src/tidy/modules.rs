@@ -11,8 +11,12 @@ pub fn check(sources: &[Source], findings: &mut Vec<Finding>) {
     for source in &rust {
         named.extend(named_by(source));
     }
+    let is_compiled = |path: &str| match joined(path, sources) {
+        Some(manifest) => manifest.text.contains(&format!("name = \"{}\"", stem(path))),
+        None => is_root(path),
+    };
     for source in rust {
-        if !is_root(&source.path) && !named.contains(&source.path) {
+        if !is_compiled(&source.path) && !named.contains(&source.path) {
             findings.push(Finding::new(&source.path, 0, "no `mod` names this file"));
         }
     }
@@ -31,6 +35,20 @@ fn is_root(path: &str) -> bool {
     }
 }
 
+/// The manifest of a package whose tests are modules of `tests/main.rs`, if this is one of them. It names those that
+/// are programs of their own.
+fn joined<'a>(path: &str, sources: &'a [Source]) -> Option<&'a Source> {
+    let (folder, file) = path.rsplit_once('/')?;
+    let package = folder.strip_suffix("/tests").filter(|_| file != "main.rs" && is_root(path))?;
+    let find = |path: String| sources.iter().find(|source| source.path == path);
+    find(format!("{folder}/main.rs")).and_then(|_| find(format!("{package}/Cargo.toml")))
+}
+
+fn stem(path: &str) -> &str {
+    let (_, file) = path.rsplit_once('/').unwrap_or(("", path));
+    file.trim_end_matches(".rs")
+}
+
 /// `src/.../tests/x.rs` is a module like any other.
 fn in_src_tests(parts: &[&str]) -> bool {
     parts.len() >= 3 && parts[parts.len() - 2] == "tests" && parts[..parts.len() - 2].contains(&"src")
@@ -38,8 +56,8 @@ fn in_src_tests(parts: &[&str]) -> bool {
 
 /// The paths that the `mod` items of a file name.
 fn named_by(source: &Source) -> Vec<String> {
-    let (folder, file) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
-    let stem = file.trim_end_matches(".rs");
+    let (folder, _) = source.path.rsplit_once('/').unwrap_or(("", &source.path));
+    let stem = stem(&source.path);
     let below = if is_root(&source.path) || stem == "mod" { folder.to_owned() } else { format!("{folder}/{stem}") };
     let code = only_code(&source.text);
     let mut named = Vec::new();
@@ -74,10 +92,15 @@ mod tests {
             source("crates/a/src/tests/f.rs", ""),
             source("crates/a/tests/g.rs", "#[path = \"g/h.rs\"]\nmod h;"),
             source("crates/a/tests/g/h.rs", ""),
+            source("b/Cargo.toml", "autotests = false\n[[test]]\nname = \"k\""),
+            source("b/tests/main.rs", "mod i;"),
+            source("b/tests/i.rs", ""),
+            source("b/tests/j.rs", ""),
+            source("b/tests/k.rs", ""),
         ];
         let mut findings = Vec::new();
         check(&sources, &mut findings);
         let paths: Vec<&str> = findings.iter().map(|finding| finding.path.as_str()).collect();
-        assert_eq!(paths, ["crates/a/src/d.rs", "crates/a/src/tests/f.rs"]);
+        assert_eq!(paths, ["crates/a/src/d.rs", "crates/a/src/tests/f.rs", "b/tests/j.rs"]);
     }
 }
