@@ -84,12 +84,15 @@ struct OwnPart<S: Shell> {
     file: Option<(Arc<S::Descriptor>, usize)>,
     /// Until when its right is used.
     until_ms: u64,
+    /// It may have bytes that count. The node makes a part with the first write that it takes.
+    has_bytes: bool,
     in_use: Arc<PartInUse>,
 }
 
 impl<S: Shell> Clone for OwnPart<S> {
     fn clone(&self) -> Self {
-        Self { held: self.held, file: self.file.clone(), until_ms: self.until_ms, in_use: Arc::clone(&self.in_use) }
+        let Self { held, until_ms, has_bytes, .. } = *self;
+        Self { held, file: self.file.clone(), until_ms, has_bytes, in_use: Arc::clone(&self.in_use) }
     }
 }
 
@@ -436,7 +439,8 @@ impl<S: Shell> SplitFile<S> {
             return Err(Error::SessionEnded);
         }
         let in_use = io.parts_in_use.take(held.object).expect("a new object is nobody's part");
-        let own = OwnPart { held, file, until_ms: now_ms + NEW_RIGHTS_MS, in_use: Arc::new(in_use) };
+        let (until_ms, has_bytes) = (now_ms + NEW_RIGHTS_MS, false);
+        let own = OwnPart { held, file, until_ms, has_bytes, in_use: Arc::new(in_use) };
         state.own = Some(own.clone());
         Ok(own)
     }
@@ -459,11 +463,11 @@ impl<S: Shell> SplitFile<S> {
         let Some((held, in_use)) = parts.into_iter().find_map(|held| Some((held, own(&held)?))) else {
             return Ok(None);
         };
-        let file = match before.filter(|before| before.held.object == held.object) {
-            Some(before) => before.file,
-            None => self.own_file(io, held).await,
+        let (file, has_bytes) = match before.filter(|before| before.held.object == held.object) {
+            Some(before) => (before.file, before.has_bytes),
+            None => (self.own_file(io, held).await, true),
         };
-        let own = OwnPart { held, file, until_ms: asked_ms + RIGHTS_MS, in_use };
+        let own = OwnPart { held, file, until_ms: asked_ms + RIGHTS_MS, has_bytes, in_use };
         state.notice_session(io);
         if state.session != session {
             return Err(Error::SessionEnded);

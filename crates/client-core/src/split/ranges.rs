@@ -162,7 +162,7 @@ impl<S: Shell> SplitFile<S> {
             }
             self.give_up(io, state).await?;
         }
-        ranges.iter().for_each(|range| state.unpublished.add(range.start, range.end - range.start));
+        ranges.iter().for_each(|range| state.landed(range.start, range.end - range.start));
         if self.held(io).is_some() {
             io.calls.shell.notice(Notice::HeldBack(self.inode));
             return Ok(false);

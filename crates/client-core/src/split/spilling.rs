@@ -68,6 +68,7 @@ impl<S: Shell> SplitFile<S> {
         let is_there = |held: &Held| held.object.node() == new.object.node();
         let known = self.ask_own_parts(io).await?.into_iter().filter(is_there);
         let known = known.filter_map(|held| Some((held, io.parts_in_use.take(held.object)?))).next();
+        let has_bytes = known.is_some();
         let (held, in_use, until_ms) = match known {
             Some((held, in_use)) => (held, in_use, asked_ms + super::RIGHTS_MS),
             None => {
@@ -76,6 +77,6 @@ impl<S: Shell> SplitFile<S> {
             }
         };
         let file = self.own_file(io, held).await;
-        Ok(Some(OwnPart { held, file, until_ms, in_use: Arc::new(in_use) }))
+        Ok(Some(OwnPart { held, file, until_ms, has_bytes, in_use: Arc::new(in_use) }))
     }
 }

@@ -41,10 +41,20 @@ impl<S: Shell> State<S> {
         });
     }
 
+    /// Bytes are in the own part, and not published.
+    pub(super) fn landed(&mut self, offset: u64, bytes: u64) {
+        self.part_has_bytes();
+        self.unpublished.add(offset, bytes);
+    }
+
+    fn part_has_bytes(&mut self) {
+        self.own.iter_mut().for_each(|own| own.has_bytes = true);
+    }
+
     /// Takes note of what has become of buffered writes.
     pub(super) fn settle_behind(&mut self, io: &Objects<S>) {
         let (landed, error) = self.behind.take_outcome();
-        landed.into_iter().for_each(|(offset, bytes)| self.unpublished.add(offset, bytes));
+        landed.into_iter().for_each(|(offset, bytes)| self.landed(offset, bytes));
         if let Some(error) = error {
             self.error.get_or_insert(error);
             self.note_lost(io);
@@ -199,7 +209,7 @@ impl<S: Shell> SplitFile<S> {
             full.push(own.held.object.node());
             if self.group.is_some() {
                 // Others see the pieces of an ordinary handle's write at the same time.
-                list[..written].iter().for_each(|(bytes, offset)| state.unpublished.add(*offset, bytes.len() as u64));
+                list[..written].iter().for_each(|(bytes, offset)| state.landed(*offset, bytes.len() as u64));
                 list = &list[written..];
             }
             let spilled = self.spill(io, &mut state, &full).await;
@@ -218,7 +228,7 @@ impl<S: Shell> SplitFile<S> {
 
     /// Pieces of a member's write are in the part. Returns whether they are published.
     async fn note_written(&self, io: &Objects<S>, state: &mut State<S>, list: &[(&[u8], u64)]) -> Result<bool> {
-        list.iter().for_each(|(bytes, offset)| state.unpublished.add(*offset, bytes.len() as u64));
+        list.iter().for_each(|(bytes, offset)| state.landed(*offset, bytes.len() as u64));
         let publishes = state.unpublished.count() >= UNPUBLISHED_MAX;
         if publishes {
             self.publish_unpublished(io, state).await?;
@@ -380,6 +390,7 @@ impl<S: Shell> SplitFile<S> {
             if state.session != session {
                 return Err(Error::SessionEnded);
             }
+            state.part_has_bytes();
             let Some(run) = Pattern::run(offset, bytes.len() as u64) else { return Ok(offset) };
             match self.publish_append(io, (session, own.held.object), run).await {
                 Ok(answer) => {
@@ -424,7 +435,9 @@ impl<S: Shell> SplitFile<S> {
     pub(super) async fn sync_part(&self, io: &Objects<S>, own: &OwnPart<S>) -> Result<()> {
         match &own.file {
             Some((file, _)) => io.calls.shell.sync_file(file).await,
-            None => io.sync_objects(self.inode, &own.held.into()).await,
+            None if own.has_bytes => io.sync_objects(self.inode, &own.held.into()).await,
+            // The node may have no such object.
+            None => Ok(()),
         }
     }
 }
