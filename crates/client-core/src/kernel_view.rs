@@ -45,6 +45,8 @@ const SLACK_MS: u64 = 1000;
 #[derive(Clone, Debug)]
 struct ToldName {
     name: Name,
+    /// Number of what it names; 0: the name was told as absent.
+    inode: u64,
     until_ms: u64,
     /// When it was told, in the order of [`KernelView::clock`].
     at: u64,
@@ -127,8 +129,17 @@ impl KernelView {
         }
         let until_ms = now_ms + valid_ms + SLACK_MS;
         self.clock += 1;
-        let told = ToldName { name: name.clone(), until_ms, at: self.clock };
+        let told = ToldName { name: name.clone(), inode: 0, until_ms, at: self.clock };
         if self.put(parent, hash, told) { valid_ms } else { 0 }
+    }
+
+    /// What a name is of that was just told, if the kernel may use it.
+    pub fn name_is_of(&mut self, (parent, name): (InodeNumber, &Name), inode: InodeNumber) {
+        let directory = self.directories.get_mut(&parent);
+        let told = directory.and_then(|directory| directory.names.get_mut(&name.hash64()));
+        if let Some(told) = told.filter(|told| told.name == *name) {
+            told.inode = inode.raw();
+        }
     }
 
     /// As [`KernelView::tell_name`], in the reply to a READDIRPLUS.
@@ -284,6 +295,13 @@ impl KernelView {
     /// about to come by this name.
     pub fn place(&self, inode: InodeNumber) -> Option<(InodeNumber, Name)> {
         self.inodes.get(&inode)?.place.clone()
+    }
+
+    /// The names of an inode that the kernel may use. Looks at all that are recorded.
+    pub fn names_of(&self, inode: InodeNumber) -> Vec<(InodeNumber, Name)> {
+        let directories = self.directories.iter();
+        let names = directories.flat_map(|(parent, directory)| directory.names.values().map(|told| (*parent, told)));
+        names.filter(|(_, told)| told.inode == inode.raw()).map(|(parent, told)| (parent, told.name.clone())).collect()
     }
 
     /// The attributes were dropped.

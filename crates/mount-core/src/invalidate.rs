@@ -17,7 +17,7 @@
 //! is not the last one, the attributes are marked as old, and they are told with no time until a notification about the
 //! name, which waits for the lock that the removal holds, has returned. link(2) refuses an inode whose count is zero
 //! without asking; so if the kernel may have counted twice, or begun at a count from before another client gave the
-//! inode more names, all names are dropped: the next look at one tells the count.
+//! inode more names, all names are dropped (without epochs, those of the inode): the next look at one tells the count.
 //!
 //! # Contents
 //! A file that was opened cached stays so for the kernel until it is closed, also when its lease was recalled, and any
@@ -102,31 +102,31 @@ struct Counted {
     inode: InodeNumber,
     /// Its names have to be dropped in any case.
     is_wrong: bool,
-    /// By the epoch, or the one by which the kernel was told of it last.
+    /// By the epoch, or each by a notification.
     has_epoch: bool,
-    place: Option<(InodeNumber, Name)>,
 }
 
 impl Counted {
     /// The kernel has processed the removal.
     async fn processed(self, kernel: &impl Kernel) -> Notified {
-        let mark = {
+        let (mark, names) = {
             let mut view = lock(&self.view);
             let was_told = view.link_counts.processed(self.inode);
             if !was_told && !self.is_wrong {
                 return Ok(());
             }
-            view.mark()
+            (view.mark(), if self.has_epoch { Vec::new() } else { view.names_of(self.inode) })
         };
-        match self.place {
-            _ if self.has_epoch => {
-                kernel.increment_epoch().await?;
-                lock(&self.view).epoch_incremented(mark);
-                Ok(())
-            }
-            Some((parent, name)) => kernel.entry(parent, &name).await,
-            None => Ok(()),
+        if self.has_epoch {
+            kernel.increment_epoch().await?;
+            lock(&self.view).epoch_incremented(mark);
         }
+        let mut notified = Ok(());
+        for (parent, name) in names {
+            let dropped = kernel.entry(parent, &name).await;
+            notified = notified.and(dropped);
+        }
+        notified
     }
 }
 
@@ -462,10 +462,10 @@ impl<M: MountShell> KernelCaches<M> {
     pub(crate) async fn name_lost(&self, inode: InodeNumber, (parent, name): (InodeNumber, &Name)) {
         let Some(kernel) = self.kernel() else { return };
         let has_none = self.inodes.loses_link(inode);
-        let (was_told, place) = {
+        let was_told = {
             let mut view = self.view();
             view.recall(LeaseKey::Attributes(inode));
-            (view.link_counts.lost(inode, self.now_ms()), view.place(inode))
+            view.link_counts.lost(inode, self.now_ms())
         };
         let may_be_wrong = was_told || has_none;
         // A reply in flight does not count any more.
@@ -477,7 +477,7 @@ impl<M: MountShell> KernelCaches<M> {
             self.increment_epoch(&kernel).await;
         }
         let is_wrong = may_be_wrong && !has_epoch;
-        let counted = Some(Counted { view: self.view.clone(), inode, is_wrong, has_epoch, place });
+        let counted = Some(Counted { view: self.view.clone(), inode, is_wrong, has_epoch });
         let job = Job { kernel, recorded: None, parent, names: vec![name.clone()], counted };
         if !self.shell.submit(job) {
             self.shell.notice(MountNotice::StaysKnown(inode));

@@ -69,6 +69,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let mut view = self.caches.view();
         let name_ms = view.link_counts.name_valid(inode, name_ms, now_ms);
         let name_valid = Duration::from_millis(view.tell_name(ticket, parent, name, name_ms, now_ms));
+        view.name_is_of((parent, name), inode);
         self.caches.inodes.told(inode, name_valid.is_zero().then_some((parent, name)));
         self.caches.inodes.told_links(inode, entry.attributes.links, self.received);
         let attributes_ms = view.tell_attributes(ticket, inode, place, millis(entry.attributes_valid), now_ms);
@@ -102,6 +103,7 @@ impl<'a, M: MountShell> Telling<'a, M> {
         let mut view = self.caches.view();
         let valid_ms = view.link_counts.name_valid(inode, valid_ms, now_ms);
         let name_ms = view.tell_listed(ticket, parent, name, valid_ms, now_ms);
+        view.name_is_of((parent, name), inode);
         self.caches.inodes.told(inode, (name_ms == 0).then_some((parent, name)));
         Duration::from_millis(view.tell_attributes(ticket, inode, Some((parent, name)), name_ms, now_ms))
     }

@@ -35,6 +35,30 @@ fn a_moved_dentry_is_found_by_its_new_name() {
 }
 
 #[test]
+fn the_names_of_an_inode_are_those_that_the_kernel_may_use() {
+    let mut view = KernelView::new();
+    let inode = InodeNumber::from_raw(9);
+    for number in 0..4 {
+        tell(&mut view, number, 0);
+    }
+    for number in [0, 1, 5] {
+        view.name_is_of((DIRECTORY, &name(number)), inode);
+    }
+    let sorted = |view: &KernelView| {
+        let mut names: Vec<_> = view.names_of(inode).into_iter().map(|(_, name)| name).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(sorted(&view), [name(0), name(1)]);
+    let ticket = view.begin_change(&[DIRECTORY]);
+    view.renamed(&ticket, (DIRECTORY, &name(1)), (DIRECTORY, &name(4)), false, true);
+    view.end(ticket);
+    assert_eq!(sorted(&view), [name(0), name(1), name(4)], "the kernel may not have moved it yet");
+    tell(&mut view, 0, 0);
+    assert_eq!(sorted(&view), [name(1), name(4)], "the name was told as absent");
+}
+
+#[test]
 fn a_moved_dentry_without_a_lease_has_to_go() {
     let mut view = KernelView::new();
     tell(&mut view, 0, 0);
