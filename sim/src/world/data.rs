@@ -10,7 +10,7 @@
 use super::flow::Threads;
 use super::partitions::Party;
 use super::serving::Waiting;
-use super::{Answer, Message, World};
+use super::{Answer, Message, Pending, World};
 use crate::bytes::{Moment, ProcessId};
 use crate::client::Client;
 use crate::network::USUAL_MS;
@@ -408,9 +408,13 @@ impl World {
         })
     }
 
-    /// Whether a client has a change without an answer, which it sends again before it asks that shard anything else.
+    /// Whether a client has a change without an answer, which it sends again before it asks that shard anything else;
+    /// or has died, and one of its changes waits at a shard.
     pub(super) fn may_be_made(&self) -> bool {
         let in_doubt = |client: &Client| self.shards.keys().any(|shard| client.machine.calls().is_in_doubt(*shard));
-        self.clients.iter().any(in_doubt)
+        let is_left = |pending: &Pending| {
+            !self.clients[pending.client].is_process(pending.process) && !pending.call.request.is_read()
+        };
+        self.clients.iter().any(in_doubt) || self.tokens.values().any(is_left)
     }
 }
