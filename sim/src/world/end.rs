@@ -4,6 +4,7 @@ use super::{Message, World};
 use crate::client::Client;
 use std::sync::Arc;
 use weft_layout::Stripes;
+use weft_metadata::back::Back;
 use weft_protocol::{FileKind, InodeNumber, Layout, SessionId, routing};
 
 /// So long nothing has been called before a client has given back all that it has to.
@@ -32,6 +33,14 @@ impl World {
                     && shard.back().orphans().is_empty()
                     && !shard.awaited_storage().iter().any(|node| self.storage.contains_key(node))
             })
+            && !self.has_given_up()
+    }
+
+    /// Whether a shard has given up an operation of which another one has not heard so: that one may keep the inode of
+    /// a directory that has no name. A shard that is gone hears nothing.
+    fn has_given_up(&self) -> bool {
+        let has_some = |back: &Back<_>| self.shards.keys().any(|to| !back.given_up_at(*to).is_empty());
+        self.mounts.is_none() && self.model.lost.is_empty() && self.shards.values().any(|shard| has_some(shard.back()))
     }
 
     /// Nothing is left that nobody can reach, every shard has what the model has, and files have the bytes that they
