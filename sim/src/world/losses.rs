@@ -60,27 +60,34 @@ fn has_failed(recorded: &Recorded) -> bool {
 }
 
 impl World {
-    /// A shard has ended a session, perhaps an earlier one of its client.
+    /// A shard has ended a session. What its client had not flushed of an earlier one was lost when it began the next,
+    /// and nothing that it has written since.
     pub(super) fn session_lost(&mut self, session: SessionId) {
-        let is_of =
-            |client: &Client| client.session() == session || client.process.given_up.borrow().contains_key(&session);
-        if let Some(index) = self.clients.iter().position(is_of) {
+        let has_given_up = |client: &Client| client.process.given_up.borrow().contains_key(&session);
+        if let Some(index) = self.clients.iter().position(|client| client.session() == session) {
             self.lose(index, None);
+        } else if let Some(index) = self.clients.iter().position(has_given_up) {
+            self.note_session_end(index);
         }
+    }
+
+    fn note_session_end(&mut self, client: usize) {
+        let now_ms = self.network.now_ms;
+        let Some(run) = self.mounts.as_mut().filter(|run| !run.is_over) else { return };
+        self.tally.sessions += 1;
+        let ended = run.losses.sessions.entry(client).or_default();
+        *ended = (ended.0 + 1, now_ms);
     }
 
     /// A client has lost what it had not flushed, of an inode or with its session.
     pub(super) fn lose(&mut self, client: usize, of: Option<u64>) {
-        let now_ms = self.network.now_ms;
+        if of.is_none() {
+            self.note_session_end(client);
+        }
         let Some(run) = self.mounts.as_mut().filter(|run| !run.is_over) else { return };
         let losses = &mut run.losses;
         losses.latest += 1;
         self.tally.losses += 1;
-        if of.is_none() {
-            self.tally.sessions += 1;
-            let ended = losses.sessions.entry(client).or_default();
-            *ended = (ended.0 + 1, now_ms);
-        }
         if !run.round.is_empty() {
             losses.lossy.insert((client, of));
             if of.is_none() {
