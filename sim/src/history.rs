@@ -7,7 +7,7 @@
 //!
 //! A write that the kernel sends in several requests is seen in as many steps: it ends a request at a page that it does
 //! not have (`fuse_fill_write_pages`), and at the largest size of one. Where it was cut is known from the kernel
-//! itself.
+//! itself. A `stat` beside a write that makes the file longer may tell a size in between, as on Linux.
 //!
 //! Listings are no single call: see `listings.rs`.
 
@@ -234,18 +234,22 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The end of the next piece but the last one, with which the call returns. An append goes where the file ends: it
-    /// is one step.
-    fn next_end(&self, state: &State) -> Option<u64> {
-        let (Call::Write { handle, data } | Call::Pwrite { handle, data, .. }) = &self.recorded.call else {
-            return None;
+    /// The end of the next piece but the last one, with which the call returns; or of what is there when a `stat`
+    /// beside it tells the size. An append goes where the file ends: it is one step.
+    fn next_end(&self, state: &State, round: &[Recorded]) -> Option<u64> {
+        let (handle, offset, data) = match &self.recorded.call {
+            Call::Write { handle, data } => (handle, None, data),
+            Call::Pwrite { handle, offset, data } => (handle, Some(*offset), data),
+            _ => return None,
         };
-        let (_, flags, _) = state.opened(*handle)?;
+        let open = state.open.get(handle)?;
+        let start = offset.unwrap_or(open.position);
         let is_whole =
             matches!(&self.recorded.returned, Some((_, Ok(Value::Count(count)))) if *count == data.len() as u64);
-        let ends = self.recorded.pieces.iter().copied();
-        let next = { ends }.find(|end| *end > self.taken && *end < data.len() as u64);
-        next.filter(|_| is_whole && !flags.append)
+        let told = sizes_told_beside(self.recorded, round).filter_map(|size| size.checked_sub(start));
+        let ends = self.recorded.pieces.iter().copied().chain(told);
+        let next = ends.filter(|end| *end > self.taken && *end < data.len() as u64).min();
+        next.filter(|_| is_whole && !open.flags.append)
     }
 }
 
@@ -267,7 +271,6 @@ fn may_be_nothing(recorded: &Recorded, result: &CallResult, round: &[Recorded]) 
 /// Whether another call that may modify a file overlaps with this one. What is told of a file's time then need not be
 /// that of the whole change: a write comes in pieces, and each has its time.
 fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
-    let end_of = |recorded: &Recorded| recorded.returned.as_ref().map_or(u64::MAX, |(at, _)| *at);
     let modifies = |call: &Call| {
         matches!(
             call,
@@ -281,8 +284,21 @@ fn changes_meanwhile(recorded: &Recorded, round: &[Recorded]) -> bool {
                 | Call::Unmap { .. }
         )
     };
-    let overlaps = |other: &Recorded| other.begun_ms <= end_of(recorded) && recorded.begun_ms <= end_of(other);
-    round.iter().any(|other| other.id != recorded.id && modifies(&other.call) && overlaps(other))
+    round.iter().any(|other| modifies(&other.call) && overlap(recorded, other))
+}
+
+/// Whether two calls overlap in time.
+fn overlap(one: &Recorded, other: &Recorded) -> bool {
+    let end_of = |recorded: &Recorded| recorded.returned.as_ref().map_or(u64::MAX, |(at, _)| *at);
+    one.id != other.id && other.begun_ms <= end_of(one) && one.begun_ms <= end_of(other)
+}
+
+/// What calls that overlap with this one tell of sizes.
+fn sizes_told_beside<'a>(recorded: &'a Recorded, round: &'a [Recorded]) -> impl Iterator<Item = u64> + 'a {
+    round.iter().filter(|other| overlap(recorded, other)).filter_map(|other| match &other.returned {
+        Some((_, Ok(Value::Attributes(told)))) => Some(told.size),
+        _ => None,
+    })
 }
 
 /// The orders of the calls of a round.
@@ -355,7 +371,7 @@ impl<'a> Orders<'a> {
                     left[index] = step;
                 }
             }
-            if let Some(end) = step.next_end(&state) {
+            if let Some(end) = step.next_end(&state, self.round) {
                 match state.write_piece(next, step.taken..end) {
                     Ok(()) => {
                         left[index].taken = end;

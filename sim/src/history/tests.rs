@@ -282,3 +282,24 @@ fn nothing_is_said_once_more_states_were_possible_than_are_kept() {
     assert_eq!(history.check_round(&[stat("f", (10, 20), 1)]), Ok(true), "some state explains it");
     assert_eq!(history.check_round(&wrong()), Ok(false));
 }
+
+#[test]
+fn a_stat_beside_a_write_that_makes_the_file_longer_may_tell_a_size_in_between() {
+    let flags = OpenFlags { access: Access::Write, create: true, ..OpenFlags::default() };
+    let open = Call::Open { path: path("f"), flags, mode: 0o644, handle: Handle(1) };
+    let data = vec![7; 22];
+    let write = Call::Pwrite { handle: Handle(1), offset: 4, data };
+    let is_allowed = |(begun_ms, ended_ms), size| {
+        let mut history = History::default();
+        history.check_round(&[call(1, open.clone(), (0, 1), Ok(Value::Done))]).expect("it is made");
+        let told = Attributes { size, ..told_of(1) };
+        let stat = call(3, Call::Stat { path: path("f") }, (begun_ms, ended_ms), Ok(Value::Attributes(told)));
+        let written = call(2, write.clone(), (10, 20), Ok(Value::Count(22)));
+        history.check_round(&[written, stat]).is_ok()
+    };
+    for size in [0, 15, 26] {
+        assert!(is_allowed((12, 15), size), "{size} while it is written");
+    }
+    assert!(!is_allowed((12, 15), 3) && !is_allowed((12, 15), 27), "no size on the way");
+    assert!(!is_allowed((21, 22), 15) && !is_allowed((2, 3), 15), "it is not being written");
+}
