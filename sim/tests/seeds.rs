@@ -170,11 +170,12 @@ fn all_seeds_hold_with_parts() {
     assert!(sums[0] > 300 && sums[1] > 20 && sums[2] > 10 && sums[3] > 10, "something hardly happened: {sums:?}");
 }
 
-/// Members of groups write files of which each writer has a part, and publish when they synchronize.
+/// Members of groups write files of which each writer has a part, and publish when they synchronize. The rare seed: a
+/// member that has not synchronized reads an append's first place, which it knows from before a cut.
 #[test]
 fn all_seeds_hold_with_parts_of_groups() {
     let (mut sums, mut spilled, mut of_patterns, mut by_name) = ([0u64; 5], 0, 0, 0);
-    for seed in 0..150 {
+    for seed in (0..150).chain([20_000_000_126]) {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- part-groups replay {seed}");
         let (tally, _) = run_seed(Kind::PartGroups, seed, false);
         let counts =

@@ -4,7 +4,7 @@
 //! on. The member itself sees it once it is acknowledged. What the member sees of others is as of its last
 //! synchronization: a read of it began then.
 
-use super::{Files, Moment, Operation, OperationId, ProcessId};
+use super::{Deed, Files, Moment, Operation, OperationId, ProcessId};
 use weft_protocol::InodeNumber;
 
 /// A handle of a member.
@@ -39,7 +39,31 @@ impl Operation {
     }
 }
 
+/// Whether a member may see this value at this place because an append was written there before others made the file
+/// longer. What the member knows of the place is from before a cut (docs/decisions/0028, "Price").
+pub(super) fn may_see_tried(operations: &[Operation], view: View, (place, value): (u64, u8)) -> bool {
+    let is_since = |operation: &&Operation| operation.ended.is_none_or(|ended| ended >= view.since);
+    let is_cut = |operation: &Operation| matches!(operation.deed, Deed::Cut { .. });
+    let is_tried = |operation: &Operation| match operation.deed {
+        Deed::Write { bytes, value: written, .. } => {
+            written == value && operation.tried.iter().any(|at| (*at..at + bytes).contains(&place))
+        }
+        Deed::Cut { .. } | Deed::Seen { .. } => false,
+    };
+    let since = || operations.iter().filter(is_since);
+    view.member.is_some() && since().any(is_cut) && since().any(is_tried)
+}
+
 impl Files {
+    /// An append is written at this place of its part. If others make the file longer before it is published, it is
+    /// written once more.
+    pub fn append_tried(&mut self, id: OperationId, at: u64) {
+        let tried = &mut self.file(id.inode).operations[id.index].tried;
+        if !tried.contains(&at) {
+            tried.push(at);
+        }
+    }
+
     /// A member has begun a write that it does not publish by itself.
     pub fn begun_by_member(&mut self, id: OperationId, member: MemberId) {
         let operation = &mut self.file(id.inode).operations[id.index];

@@ -145,3 +145,26 @@ fn a_loss_that_nobody_was_told_of_is_found() {
     files.told(1, FILE);
     assert!(files.flush_went_well(1, FILE, since).is_ok());
 }
+
+#[test]
+fn a_member_may_see_where_an_append_was_written_first_if_the_file_was_cut_since() {
+    for (is_cut, member, is_allowed) in [(true, Some(9), true), (false, Some(9), false), (true, None, false)] {
+        let mut files = Files::default();
+        write(&mut files, 1, 0, 7);
+        let since = files.moment();
+        if is_cut {
+            let id = files.cut(1, FILE, 0);
+            files.ended(id, true);
+        }
+        let id = files.write(1, FILE, None, 2, 8);
+        files.append_tried(id, 1);
+        files.append_placed(id, 4);
+        files.append_tried(id, 4);
+        files.ended(id, true);
+        let told = files.compare_read(FILE, (0, 4), &[7, 8, 8, 7], View { since, member });
+        assert_eq!(told.is_ok(), is_allowed, "{told:?}");
+        let later = files.moment();
+        let told = files.compare_read(FILE, (0, 4), &[7, 8, 8, 7], View { since: later, member });
+        assert!(told.is_err(), "it has synchronized since");
+    }
+}

@@ -288,9 +288,12 @@ impl World {
     }
 
     fn place_append(&self, message: &DataMessage) {
-        let storage = self.storage.get(&message.request.object.node());
-        if let (DataOperation::Append, Some(id), Some(storage)) = (message.request.operation, message.append, storage) {
-            self.files.borrow_mut().append_placed(id, storage.length(message.request.object));
+        let request = &message.request;
+        let (Some(id), Some(storage)) = (message.append, self.storage.get(&request.object.node())) else { return };
+        match request.operation {
+            DataOperation::Append => self.files.borrow_mut().append_placed(id, storage.length(request.object)),
+            DataOperation::Write => self.files.borrow_mut().append_tried(id, request.offset),
+            _ => {}
         }
     }
 
