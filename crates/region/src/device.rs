@@ -7,7 +7,7 @@ use crate::error::{Error, Result, at};
 use crate::lent::LentSlots;
 use crate::rings::Rings;
 use crate::transfer::{read_fully, write_fully};
-use crate::{BLOCK, BLOCK_BYTES};
+use crate::{BLOCK, BLOCK_BYTES, as_index};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fstat, open};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::File;
@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use weft_sys::shown::ShownFile;
 
 /// A place, and memory that is to be filled from there.
 pub type Read<'a> = (u64, &'a mut [u8]);
@@ -37,6 +38,11 @@ pub trait Device: Send + Sync {
     /// Memory that reads of it go to while their caller does something else. `None`: it reads only when it is waited
     /// for.
     fn lend_slots(&self) -> Option<LentSlots<'_>> {
+        None
+    }
+
+    /// Where its bytes lie in memory of this process, for the kernel to copy. `None`: nowhere.
+    fn address(&self) -> Option<u64> {
         None
     }
 
@@ -92,6 +98,8 @@ pub struct HostSpace {
 pub struct FileDevice {
     file: File,
     bytes: u64,
+    /// Of a file in memory.
+    shown: Option<ShownFile>,
     discards: bool,
     pub(crate) rings: Rings,
     pub(crate) done: Operations,
@@ -135,7 +143,9 @@ impl FileDevice {
         let bytes = length_of(&file).map_err(at("measure the device"))?;
         // A file keeps what was set aside for it.
         let rings = Rings::new(&file);
-        Ok(Self { file: file.into(), bytes, discards: is_block_device, rings, done: Operations::default() })
+        // A matter of speed only: what cannot be mapped is read.
+        let shown = ShownFile::new(file.as_fd(), as_index(bytes)).ok();
+        Ok(Self { file: file.into(), bytes, shown, discards: is_block_device, rings, done: Operations::default() })
     }
 
     /// Makes a file of so many bytes, all of which the file system sets aside, and opens it.
@@ -229,6 +239,10 @@ impl Device for FileDevice {
 
     fn lend_slots(&self) -> Option<LentSlots<'_>> {
         LentSlots::of(self)
+    }
+
+    fn address(&self) -> Option<u64> {
+        self.shown.as_ref().map(ShownFile::address)
     }
 
     fn write_at(&self, place: u64, from: &[u8]) -> io::Result<()> {

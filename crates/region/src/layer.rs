@@ -33,6 +33,7 @@ mod cut;
 mod durable;
 mod fresh;
 mod gathered;
+mod in_memory;
 mod known;
 mod over;
 mod reading;
@@ -56,6 +57,7 @@ use crate::geometry::{Format, Geometry, what_is_there};
 use crate::log::Log;
 use crate::overlay::{Overlay, Piece};
 use crate::record::{ENTRIES_BYTES_MAX, ENTRIES_MAX, Entry};
+use crate::reuse::Reuses;
 use crate::space::Space;
 use crate::{BLOCK, BLOCK_BYTES, as_index, random, read, write};
 use changes::Changes;
@@ -93,6 +95,7 @@ pub struct Layer {
     turns: Turns,
     known: Known,
     epochs: Epochs,
+    reuses: Reuses,
     known_sums: KnownSums,
     placing: Placing,
     gathered: Gathered,
@@ -181,6 +184,7 @@ impl Layer {
             turns: Turns::new(Log::new(&geometry, applied)),
             known: Known::default(),
             epochs: Epochs::new(),
+            reuses: Reuses::default(),
             known_sums: KnownSums::default(),
             placing: placing(),
             gathered: Gathered::new(),

@@ -9,6 +9,7 @@ use crate::ids::{Ids, RANGE};
 use crate::layer::{Findings, Layer, Usage};
 use crate::object::{Object, ObjectKind, Shared, nature};
 use crate::owner::Owner;
+use crate::reuse::InMemory;
 use crate::shadow::Shadow;
 use crate::sparse::Sparse;
 use crate::stream::Stream;
@@ -246,6 +247,14 @@ impl Store {
     /// where none were written, and behind its end. `None`: the device reads only when it is waited for.
     pub fn stream(&self, object: &Object, offset: u64, bytes: u64) -> Option<Stream<'_>> {
         Stream::new(self.layer.mapped()?, object.clone(), offset..offset.saturating_add(bytes))
+    }
+
+    /// Where bytes of an object of this store lie in memory of this process, up to its capacity. `None`: not all of
+    /// them lie there, or some have to be compared or are to be written first.
+    pub fn in_memory(&self, object: &Object, offset: u64, bytes: usize) -> Option<InMemory<'_>> {
+        let layer = self.layer.mapped()?;
+        let _there = object.shared().there().ok()?;
+        layer.in_memory(object.address(offset, bytes).ok()?, bytes)
     }
 
     fn open_of(&self, id: u64) -> &Mutex<Open> {

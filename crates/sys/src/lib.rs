@@ -10,6 +10,7 @@ pub mod own_directory;
 pub mod plain_calls;
 pub mod ring;
 pub mod shared_mapping;
+pub mod shown;
 pub mod tmpfs;
 
 use std::io::{self, IoSliceMut};

@@ -219,6 +219,7 @@ impl Layer {
             return Ok(());
         }
         drop(write(&self.gate));
+        self.reuses.note();
         let discarded = freed.iter().filter(|old| old.is_discarded).map(|old| (old.block, old.count));
         let discarded = self.discard(&discarded.collect::<Vec<_>>());
         // Free they are in any case.

@@ -15,10 +15,10 @@ use std::sync::{Arc, RwLockReadGuard};
 const EXTENTS_MAX: usize = 16;
 
 /// What is known of some blocks: where they lie, their checksums, and those that wait to be written.
-struct Found {
-    pieces: Vec<Piece>,
-    sums: Vec<u32>,
-    waiting: Vec<(u64, Bytes)>,
+pub(super) struct Found {
+    pub pieces: Vec<Piece>,
+    pub sums: Vec<u32>,
+    pub waiting: Vec<(u64, Bytes)>,
 }
 
 impl Layer {
@@ -65,7 +65,7 @@ impl Layer {
         self.read_found(parts, &found)
     }
 
-    fn find(&self, blocks: Range<u64>) -> Result<Found> {
+    pub(super) fn find(&self, blocks: Range<u64>) -> Result<Found> {
         let state = read(&self.state);
         let waiting = state.fresh.range(blocks.clone()).map(|(block, one)| (block, Arc::clone(&one.bytes))).collect();
         let pieces = self.mapped(&state, blocks)?;
@@ -108,7 +108,7 @@ impl Layer {
     }
 
     /// Where so many bytes from an address on lie, in order.
-    fn extents(&self, address: u64, bytes: usize, pieces: &[Piece]) -> Vec<Extent> {
+    pub(super) fn extents(&self, address: u64, bytes: usize, pieces: &[Piece]) -> Vec<Extent> {
         let of = |at: u64| as_index(at - address).min(bytes);
         let (mut done, mut extents) = (0, Vec::new());
         for piece in pieces {
@@ -161,9 +161,9 @@ impl Layer {
 }
 
 /// Some of the bytes that are read, and where on the device they lie. `None`: nowhere, they are zeros.
-struct Extent {
-    bytes: Range<usize>,
-    place: Option<u64>,
+pub(super) struct Extent {
+    pub bytes: Range<usize>,
+    pub place: Option<u64>,
 }
 
 /// Puts what a block that waits has of a part into it; behind its bytes it is zeros.

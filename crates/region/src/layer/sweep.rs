@@ -57,6 +57,7 @@ impl Layer {
     /// not in this space.
     fn forget_all_but_the_map(&self, space: &Space) -> Vec<(u64, u64)> {
         let _gate = write(&self.gate);
+        self.reuses.note();
         let mut state = write(&self.state);
         state.active = Overlay::default();
         state.begin_recording();
