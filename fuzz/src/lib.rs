@@ -27,6 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("data_request", targets::data_request),
     ("data_reply", targets::data_reply),
     ("shared_memory", targets::shared_memory),
+    ("lent_bytes", targets::lent_bytes),
     ("capability", targets::capability),
     ("group_open", targets::group_open),
     ("name", targets::name),

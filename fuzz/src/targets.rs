@@ -8,7 +8,9 @@ use weft_metadata::back::Inode;
 use weft_node::NodeConfig;
 use weft_protocol::UserKey;
 use weft_protocol::capability::CAPABILITY_BYTES;
-use weft_protocol::data::{DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory};
+use weft_protocol::data::{
+    DataReply, DataRequest, LentBytes, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES, SharedMemory,
+};
 use weft_protocol::handshake::{ClientHello, ClientProof, ServerHello, Welcome};
 use weft_protocol::limits::{BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, NAME_BYTES_MAX};
 use weft_protocol::message::Message;
@@ -95,6 +97,18 @@ pub fn data_reply(bytes: &[u8]) -> bool {
 pub fn shared_memory(bytes: &[u8]) -> bool {
     let bytes: [u8; SHARED_MEMORY_BYTES] = padded(bytes);
     SharedMemory::decode(&bytes).encode() == bytes
+}
+
+/// Where lent bytes lie: behind a reply that lends as many as they say.
+pub fn lent_bytes(bytes: &[u8]) -> bool {
+    let of_parts = bytes.get(16..).unwrap_or_default().as_chunks::<16>().0;
+    let told = of_parts.iter().fold(0, |all: u64, [.., a, b, c, d, e, f, g, h]| {
+        all.saturating_add(u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]))
+    });
+    let Ok(lent) = LentBytes::decode(bytes, u32::try_from(told).unwrap_or(u32::MAX)) else { return false };
+    assert_eq!(lent.encode(), bytes);
+    assert_eq!(LentBytes::decode(bytes, u32::try_from(told).unwrap_or(u32::MAX) ^ 1), Err(Error::Malformed));
+    true
 }
 
 /// A capability, in a data header and in a message.

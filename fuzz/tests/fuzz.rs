@@ -138,6 +138,7 @@ fn decoders_know_their_golden_bytes() {
             Some("ClientProof") => targets::client_proof(&bytes),
             Some("Welcome") => targets::welcome(&bytes),
             Some("DataRequest") => targets::data_request(&bytes),
+            Some("LentBytes") => targets::lent_bytes(&bytes),
             Some("SharedMemory") => targets::shared_memory(&bytes),
             Some("DataReply") => targets::data_reply(&bytes),
             Some("Capability") => targets::capability(&bytes) || line == "Capability.message",

@@ -69,3 +69,16 @@ pub fn status(client: &Client) -> NodeStatus {
         other => panic!("no status: {other:?}"),
     }
 }
+
+/// A small random number generator (xorshift64*, Vigna 2016). Not from 0.
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number, below a limit.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % limit
+    }
+}

@@ -10,7 +10,7 @@ mod raw;
 mod stuck;
 
 pub use cut::Link;
-pub use files::{contents, eventually, file_with_object_at, objects, open, pattern, status};
+pub use files::{Random, contents, eventually, file_with_object_at, objects, open, pattern, status};
 pub use proxy::{Held, Proxy};
 pub use raw::{RawSession, enter};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,11 @@
-//! Writes whose bytes a server takes out of the memory of its client.
+//! Writes whose bytes a server takes out of the memory of its client, and reads whose bytes a client copies out of the
+//! memory of its server.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use weft_client::protocol::capability::CapabilityClaims;
 use weft_client::protocol::data::{
-    BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, SHARED_MEMORY_BYTES, SharedMemory,
+    BulkDescriptor, DataOperation, DataReply, DataRequest, LentBytes, REPLY_BYTES, SHARED_MEMORY_BYTES, SharedMemory,
 };
 use weft_client::protocol::handshake::{KeyName, Purpose};
 use weft_client::protocol::message::shard::Access;
@@ -12,8 +13,8 @@ use weft_client::protocol::{
     Error, Generation, InodeNumber, MapEpoch, Name, NodeIdentity, ObjectId, Rights, SessionId, UserKey,
 };
 use weft_client::{Client, OpenOptions, Way};
-use weft_tests::{FileSystem, Stored, Wanted, open, pattern, status};
-use weft_transport::{Peer, Socket, connect};
+use weft_tests::{FileSystem, Random, Stored, Wanted, eventually, open, pattern, status};
+use weft_transport::{Peer, PeerMemory, Socket, connect};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const APPEND: OpenOptions = OpenOptions { append: true, ..OpenOptions::of(Access::ReadWrite) };
@@ -21,6 +22,7 @@ const LARGE: usize = (3 << 20) + 17;
 
 weft_tests::with_each_store!(
     large_writes_are_taken_from_memory_and_small_ones_come_through_the_socket,
+    reads_are_right_whatever_carries_them,
     memory_that_is_not_lent_is_not_written_to_files,
 );
 
@@ -83,6 +85,50 @@ fn a_full_store_refuses_what_it_would_take_and_loses_nothing() {
     client.close().unwrap();
 }
 
+/// Several clients write, cut and read one file by turns, against a model; each of them by requests of its own.
+fn reads_are_right_whatever_carries_them(stored: Stored) {
+    const FILE: usize = 6 << 20;
+    for way in [Way::Unix, Way::Stream] {
+        let fs = one_node(stored, None);
+        let clients = [fs.client(way), fs.client(way), fs.client(way)];
+        open(&clients[0], "file", OpenOptions::WRITE).close().unwrap();
+        let direct = OpenOptions { direct: true, ..OpenOptions::of(Access::ReadWrite) };
+        let files = clients.each_ref().map(|client| open(client, "file", direct));
+        let (mut model, mut random) = (Vec::new(), Random(11));
+        for step in 0..300 {
+            let file = &files[random.below(files.len())];
+            let (offset, bytes) = (random.below(FILE), 1 + random.below(if step % 5 == 0 { FILE } else { 100_000 }));
+            match random.below(10) {
+                0 => {
+                    model.resize(offset, 0);
+                    file.truncate(offset as u64).unwrap();
+                }
+                1..=4 => {
+                    let written = pattern(bytes, step);
+                    let end = offset + bytes;
+                    model.resize(end.max(model.len()), 0);
+                    model[offset..end].copy_from_slice(&written);
+                    file.write_at(&written, offset as u64).unwrap();
+                }
+                _ => {
+                    let mut found = vec![9; bytes];
+                    let count = file.read_at(&mut found, offset as u64).unwrap();
+                    let expected = model.get(offset..).unwrap_or_default();
+                    let expected = &expected[..expected.len().min(bytes)];
+                    assert!(found[..count] == *expected, "{way:?}, step {step}: {bytes} bytes at {offset}");
+                }
+            }
+        }
+        let counters = status(&clients[0]).counters;
+        let is_lent = stored == Stored::Regions && way == Way::Unix;
+        assert_eq!(counters.read_memory_bytes > 0, is_lent, "{counters:?}");
+        drop(files);
+        for client in clients {
+            client.close().unwrap();
+        }
+    }
+}
+
 /// A data connection with a capability, and no client library.
 struct Raw {
     socket: Socket,
@@ -136,6 +182,28 @@ impl Raw {
         self.reply()
     }
 
+    /// The server's memory, as this process sees it.
+    fn borrow(&self) -> Option<PeerMemory> {
+        self.socket
+            .send_all(&DataRequest { operation: DataOperation::Lend, bytes: 0, ..self.request }.encode())
+            .unwrap();
+        self.reply()?.result().ok()?;
+        let mut shared = [0; SHARED_MEMORY_BYTES];
+        self.socket.receive_exact(&mut shared).unwrap();
+        PeerMemory::open(&self.socket, SharedMemory::decode(&shared))
+    }
+
+    /// Asks for bytes, which the server lends.
+    fn lent(&self, offset: u64, bytes: u32) -> LentBytes {
+        let memory = BulkDescriptor { address: 1, ..BulkDescriptor::default() };
+        let request = DataRequest { operation: DataOperation::Read, offset, bytes, memory, ..self.request };
+        self.socket.send_all(&request.encode()).unwrap();
+        let reply = self.reply().unwrap();
+        let mut lent = vec![0; reply.lent_bytes_length()];
+        self.socket.receive_exact(&mut lent).unwrap();
+        LentBytes::decode(&lent, bytes).unwrap()
+    }
+
     /// `None`: the server has closed the connection.
     fn reply(&self) -> Option<DataReply> {
         let mut header = [0; REPLY_BYTES];
@@ -177,4 +245,50 @@ fn memory_that_is_not_lent_is_not_written_to_files(stored: Stored) {
     assert!(raw.write_from(before.as_ptr() as u64).is_none(), "the seal is broken");
     assert_eq!(contents(&client, before.len())[..100_000], after);
     client.close().unwrap();
+}
+
+/// A client that has stopped keeps what it was lent as long as it likes, and nobody waits for it: blocks of a file that
+/// was removed become those of another one, of which it sees nothing.
+#[test]
+fn a_client_that_stops_while_memory_is_lent_keeps_nobody_from_it() {
+    for on_disk in [false, true] {
+        let bytes = Some(64 << 20);
+        let fs = FileSystem::start(Wanted {
+            stored: Stored::Regions,
+            nodes: 1,
+            store_bytes: bytes,
+            on_disk,
+            ..Wanted::default()
+        });
+        let client = fs.client(Way::Unix);
+        let (first, count) = (pattern(200_000, 1), 200_000);
+        let write = |name: &str, bytes: &[u8]| {
+            let file = open(&client, name, OpenOptions::WRITE);
+            file.write_at(bytes, 0).unwrap();
+            file.sync().unwrap();
+            file.close().unwrap();
+        };
+        write("file", &first);
+        let (raw, killed) = (Raw::new(&fs, &client), Raw::new(&fs, &client));
+        let [memory, of_killed] = [&raw, &killed].map(|raw| raw.borrow().unwrap());
+        let [lent, lost] = [&raw, &killed].map(|raw| raw.lent(0, count));
+        let mut found = vec![0; first.len()];
+        assert!(memory.read_lent(&lent, &mut found).is_ok_and(|is_lent| !is_lent || found == first));
+        drop(killed);
+        eventually("the memory of a connection that has ended is lent", 60, || {
+            of_killed.read_lent(&lost, &mut found).is_err()
+        });
+        client.unlink(&FileSystem::me(), ROOT, &Name::new(b"file").unwrap()).unwrap();
+        // More than there is room for beside what was removed: its blocks are used again.
+        let other = pattern(16 << 20, 2);
+        for number in 0..3 {
+            write(&format!("other{number}"), &other);
+        }
+        eventually("a stopped client is lent blocks of others", 60, || {
+            let is_lent = memory.read_lent(&lent, &mut found).unwrap();
+            assert!(!is_lent || found == first);
+            !is_lent
+        });
+        client.close().unwrap();
+    }
 }

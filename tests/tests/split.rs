@@ -8,7 +8,9 @@ use weft_client::protocol::message::shard::{Access, CreateFile};
 use weft_client::protocol::{AttributeChanges, InodeNumber, Layout, Name, Plan};
 use weft_client::{Client, File, JoinOptions, OpenOptions, Way};
 use weft_protocol::Credentials;
-use weft_tests::{FileSystem, Proxy, Stored, Wanted, eventually, objects, open, pattern, status, with_each_store};
+use weft_tests::{
+    FileSystem, Proxy, Random, Stored, Wanted, eventually, objects, open, pattern, status, with_each_store,
+};
 
 with_each_store! {
     clients_see_what_others_have_written,
@@ -50,18 +52,6 @@ fn read(file: &File, offset: u64, bytes: usize) -> Vec<u8> {
 /// All bytes of a file, as a client finds them that opens it now.
 fn contents(client: &Client, text: &str) -> Vec<u8> {
     weft_tests::contents(client, client.lookup(&me(), ROOT, &name(text)).unwrap().attributes.inode)
-}
-
-/// A small random number generator (xorshift64*, Vigna 2016).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        usize::try_from(self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33).unwrap() % limit
-    }
 }
 
 /// Clients that write, cut and read a file one call after another, against a flat file.

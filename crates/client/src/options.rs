@@ -12,7 +12,8 @@ pub enum Way {
     #[default]
     Auto,
     /// Unix socket to servers of this machine, no descriptors; TCP to others. Where the server may read our memory,
-    /// it takes large writes out of that, and only their headers go through the socket.
+    /// it takes large writes out of that, and only their headers go through the socket; likewise large reads of stores
+    /// without files, which we take out of its memory.
     Unix,
     /// As `Unix`, with all bytes through the socket.
     Stream,

@@ -12,6 +12,8 @@ pub struct AtomicCounters {
     pub write_tcp_bytes: AtomicU64,
     pub write_unix_bytes: AtomicU64,
     pub write_memory_bytes: AtomicU64,
+    pub read_memory_bytes: AtomicU64,
+    pub read_memory_lost_bytes: AtomicU64,
     pub read_rdma_bytes: AtomicU64,
     pub write_rdma_bytes: AtomicU64,
     pub rdma_puts: AtomicU64,
@@ -43,6 +45,8 @@ impl AtomicCounters {
             write_tcp_bytes: value(&self.write_tcp_bytes),
             write_unix_bytes: value(&self.write_unix_bytes),
             write_memory_bytes: value(&self.write_memory_bytes),
+            read_memory_bytes: value(&self.read_memory_bytes),
+            read_memory_lost_bytes: value(&self.read_memory_lost_bytes),
             rdma: RdmaCounters {
                 read_bytes: value(&self.read_rdma_bytes),
                 write_bytes: value(&self.write_rdma_bytes),

@@ -4,6 +4,7 @@
 //! Requests are served in order, and the next header is read as soon as the previous reply is sent, so a client that
 //! pipelines keeps this thread busy.
 
+mod lending;
 mod rdma;
 
 use crate::cached_pages::{CachedPages, Pass};
@@ -24,7 +25,7 @@ use weft_storage::{Grant, RangeRequest, check_access};
 use weft_store_io::executor::{Moved, Pipe};
 use weft_store_io::guard::Admitted;
 use weft_store_io::rdma::ClientMemory;
-use weft_store_io::{ObjectHandle, ObjectStat, ObjectStore};
+use weft_store_io::{Loans, ObjectHandle, ObjectStat, ObjectStore};
 use weft_transport::pass::send_descriptor;
 use weft_transport::{Peer, PeerMemory, Result, Socket, SocketKind, TransportError};
 
@@ -54,6 +55,10 @@ pub struct DataConnection<'a> {
     pipe: Pipe,
     /// The client's memory, if this process may read it.
     memory: Option<PeerMemory>,
+    /// What the client is lent, if it has asked whether it may read this process's memory.
+    loans: Option<Loans>,
+    /// The read whose bytes were lent last.
+    last_lent: Option<DataRequest>,
     /// The client's memory, if it is accessed by RDMA.
     client_memory: Option<ClientMemory>,
     /// Whether requests about that memory arrive as RDMA messages.
@@ -78,6 +83,8 @@ impl<'a> DataConnection<'a> {
             activity: Activity::new(&node.activity, socket, peer),
             pipe: Pipe::new(),
             memory: None,
+            loans: None,
+            last_lent: None,
             client_memory: None,
             has_messages: false,
             refused: 0,
@@ -90,6 +97,7 @@ impl<'a> DataConnection<'a> {
     pub fn serve(&mut self) -> Result<()> {
         loop {
             let request = self.next_request()?;
+            self.end_loan(&request);
             self.node.revoked.check(&self.peer.key_name).map_err(TransportError::Refused)?;
             self.activity.begin(&request);
             self.handle(&request)?;
@@ -102,7 +110,7 @@ impl<'a> DataConnection<'a> {
             return Ok(request);
         }
         let mut header = [0; REQUEST_BYTES];
-        let have = self.socket.receive_some_soon(&mut header)?;
+        let have = self.receive_while_lent(&mut header)?;
         self.socket.receive_exact(header.get_mut(have..).unwrap_or_default())?;
         DataRequest::decode(&header).map_err(|_| TransportError::Malformed)
     }
@@ -110,6 +118,7 @@ impl<'a> DataConnection<'a> {
     fn handle(&mut self, request: &DataRequest) -> Result<()> {
         match request.operation {
             DataOperation::Share => return self.share(request),
+            DataOperation::Lend => return self.open_loans(request),
             DataOperation::OpenRdma => return self.open_rdma(request),
             DataOperation::ShowMemory => return self.show_memory(request),
             DataOperation::ProbeMemory => return self.probe_memory(request),
@@ -163,6 +172,7 @@ impl<'a> DataConnection<'a> {
             },
             // Handled above: they concern no object.
             DataOperation::Share
+            | DataOperation::Lend
             | DataOperation::OpenRdma
             | DataOperation::ShowMemory
             | DataOperation::ProbeMemory
@@ -248,6 +258,11 @@ impl<'a> DataConnection<'a> {
         let bytes = segment.bytes();
         let bulk_bytes = u32::try_from(bytes).unwrap_or(request.bytes);
         let reply = DataReply { bulk_bytes, ..reply_with(request, stat) };
+        match self.lend(request, segment) {
+            Ok(Some(lent)) => return self.reply_with_loan(request, reply, &lent),
+            Ok(None) => {}
+            Err(error) => return self.refuse(request, &error),
+        }
         self.activity.enter(Phase::Sends);
         match self.pipe.send(self.socket, &reply.encode(), segment)? {
             Moved::Done => {

@@ -112,6 +112,7 @@ fn name(operation: DataOperation) -> &'static str {
         DataOperation::IsHeld => "look for descriptors",
         DataOperation::Descriptor => "pass descriptor",
         DataOperation::Share => "share memory",
+        DataOperation::Lend => "lend memory",
         DataOperation::OpenRdma => "open RDMA",
         DataOperation::ShowMemory => "register memory",
         DataOperation::ProbeMemory => "probe memory",

@@ -25,7 +25,9 @@
 //! | 56 | 64 | capability |
 //!
 //! Over a Unix socket, a server that may read the client's memory (`Share`) takes the bytes of a large write there: the
-//! address says where, and nothing stands behind the header.
+//! address says where, and nothing stands behind the header. A client that may read the server's memory (`Lend`) names
+//! the place of a large read likewise: the server may then lend the bytes instead of sending them. The reply says so,
+//! and [`LentBytes`] behind it say where the client copies them from. They are lent until the next request at most.
 //!
 //! A server that can move the bytes itself (`OpenRdma`) puts those of a read where the descriptor says, and gets those
 //! of a write from there: the key is the number of memory that `ShowMemory` has told of before, and nothing stands
@@ -37,11 +39,11 @@
 //! | --- | --- | --- |
 //! | 0 | 2 | magic `57 64` ("Wd") |
 //! | 2 | 1 | protocol version |
-//! | 3 | 1 | zero |
+//! | 3 | 1 | parts of the server's memory in which the bytes are lent; 0: they follow |
 //! | 4 | 2 | status: 0, or as [`Error::to_data_status`] |
 //! | 6 | 2 | zero |
 //! | 8 | 8 | identifier of the request |
-//! | 16 | 4 | bytes that follow (read) |
+//! | 16 | 4 | bytes that follow, or are lent (read) |
 //! | 20 | 4 | bytes written; of a failed write not 0 if some of its bytes may be in the object |
 //! | 24 | 8 | size of the object after the operation |
 //! | 32 | 8 | modification time of the object, nanoseconds since 1970 |
@@ -50,7 +52,7 @@ use crate::PROTOCOL_VERSION;
 use crate::capability::{CAPABILITY_BYTES, Capability};
 use crate::error::Error;
 use crate::ids::{ConnectionId, InodeNumber, ObjectId, SessionId};
-use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX};
+use crate::limits::{BULK_BYTES_MAX, FILE_BYTES_MAX, LENT_PARTS_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX};
 use crate::time::Timestamp;
 
 /// Bytes of a request's header.
@@ -59,6 +61,11 @@ pub const REQUEST_BYTES: usize = 120;
 pub const REPLY_BYTES: usize = 40;
 /// Bytes of [`SharedMemory`].
 pub const SHARED_MEMORY_BYTES: usize = 24;
+/// Bytes of [`LentBytes`] before its parts, and of each part.
+const LENT_HEAD_BYTES: usize = 16;
+const LENT_PART_BYTES: usize = 16;
+/// Most bytes of encoded [`LentBytes`].
+pub const LENT_BYTES_LENGTH_MAX: usize = LENT_HEAD_BYTES + LENT_PARTS_MAX * LENT_PART_BYTES;
 /// Bytes before the address that stands behind an `OpenRdma`: the library's version, major and minor, 16 bits each
 /// (both sides take each other's addresses and keys as they are, so both have the same), and 1 if requests will come
 /// as the library's messages, else 0.
@@ -113,6 +120,9 @@ pub enum DataOperation {
     /// As `Stat`. The reply has 1 as bytes written if anybody has the object's file open or mapped, by a descriptor
     /// that was passed.
     IsHeld = 14,
+    /// The client wants to read what the server lends: the server's [`SharedMemory`] stands behind the reply. Refused
+    /// where it lends nothing.
+    Lend = 15,
 }
 
 impl DataOperation {
@@ -131,6 +141,7 @@ impl DataOperation {
             12 => Self::ProbeMemory,
             13 => Self::Revoke,
             14 => Self::IsHeld,
+            15 => Self::Lend,
             _ => return None,
         })
     }
@@ -142,7 +153,7 @@ impl DataOperation {
 
     /// Whether it is about the connection, and not about an object.
     pub fn is_about_connection(self) -> bool {
-        matches!(self, Self::Share | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory | Self::Revoke)
+        matches!(self, Self::Share | Self::Lend | Self::OpenRdma | Self::ShowMemory | Self::ProbeMemory | Self::Revoke)
     }
 }
 
@@ -255,7 +266,7 @@ impl DataRequest {
         match self.operation {
             DataOperation::Share => bytes == SHARED_MEMORY_BYTES,
             DataOperation::ProbeMemory => bytes == PROBE_TOLD_BYTES,
-            DataOperation::Revoke => bytes == 0,
+            DataOperation::Revoke | DataOperation::Lend => bytes == 0,
             DataOperation::OpenRdma => {
                 (RDMA_PREFACE_BYTES + 1..=RDMA_PREFACE_BYTES + RDMA_ADDRESS_BYTES_MAX).contains(&bytes)
             }
@@ -327,13 +338,69 @@ impl SharedMemory {
     }
 }
 
+/// Where the bytes of a read lie that the server lends.
+///
+/// | offset | width | meaning |
+/// | --- | --- | --- |
+/// | 0 | 8 | address of a word |
+/// | 8 | 8 | what stands there as long as the bytes are lent |
+/// | 16 | 16 each | a part: address, bytes |
+///
+/// The client copies the word behind the bytes, and behind it the seal of [`SharedMemory`]. The server changes the word
+/// before the memory becomes something else; then the client asks again, without a place for lent bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LentBytes {
+    pub word_address: u64,
+    pub word: u64,
+    /// In order; 1 to [`LENT_PARTS_MAX`], none of them empty.
+    pub parts: Vec<LentPart>,
+}
+
+/// A part of lent bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LentPart {
+    pub address: u64,
+    pub bytes: u64,
+}
+
+impl LentBytes {
+    /// Bytes that all of them have.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+
+    /// Encodes.
+    pub fn encode(&self) -> Vec<u8> {
+        let parts = self.parts.iter().flat_map(|part| [part.address, part.bytes]);
+        [self.word_address, self.word].into_iter().chain(parts).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Decodes what stands behind a reply that lends so many bytes.
+    pub fn decode(encoded: &[u8], bulk_bytes: u32) -> Result<Self, Error> {
+        let (head, parts) = encoded.split_at_checked(LENT_HEAD_BYTES).ok_or(Error::Malformed)?;
+        let (parts, rest) = parts.as_chunks::<LENT_PART_BYTES>();
+        let of = |part: &[u8; LENT_PART_BYTES]| LentPart { address: u64_at(part, 0), bytes: u64_at(part, 8) };
+        if !rest.is_empty() || !(1..=LENT_PARTS_MAX).contains(&parts.len()) {
+            return Err(Error::Malformed);
+        }
+        let parts: Vec<LentPart> = parts.iter().map(of).collect();
+        if parts.iter().any(|part| part.bytes == 0 || part.bytes > u64::from(BULK_BYTES_MAX)) {
+            return Err(Error::Malformed);
+        }
+        let lent = Self { word_address: u64_at(head, 0), word: u64_at(head, 8), parts };
+        if lent.bytes() == u64::from(bulk_bytes) { Ok(lent) } else { Err(Error::Malformed) }
+    }
+}
+
 /// A data reply's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DataReply {
     /// 0: done; else as [`Error::to_data_status`].
     pub status: u16,
     pub id: u64,
-    /// Bytes that stand on the stream behind the header, or were put into the client's memory.
+    /// Parts in which the bytes are lent: [`LentBytes`] stand behind the header. 0: none are.
+    pub lent_parts: u8,
+    /// Bytes that stand on the stream behind the header, were put into the client's memory, or are lent.
     pub bulk_bytes: u32,
     /// With a descriptor: how much one call should write through it at most; 0: as much as it likes. Of a failed write:
     /// 0 if nothing of it is in the object.
@@ -363,6 +430,7 @@ impl DataReply {
         let mut out = [0u8; REPLY_BYTES];
         out[0..2].copy_from_slice(&REPLY_MAGIC);
         out[2] = PROTOCOL_VERSION;
+        out[3] = self.lent_parts;
         out[4..6].copy_from_slice(&self.status.to_le_bytes());
         out[8..16].copy_from_slice(&self.id.to_le_bytes());
         out[16..20].copy_from_slice(&self.bulk_bytes.to_le_bytes());
@@ -377,20 +445,31 @@ impl DataReply {
         let reply = Self {
             status: u16::from_le_bytes([bytes[4], bytes[5]]),
             id: u64_at(bytes, 8),
+            lent_parts: bytes[3],
             bulk_bytes: u32_at(bytes, 16),
             written_bytes: u32_at(bytes, 20),
             size: u64_at(bytes, 24),
             mtime: Timestamp(i64::from_le_bytes(u64_at(bytes, 32).to_le_bytes())),
         };
-        let zeros = [bytes[3], bytes[6], bytes[7]];
+        let zeros = [bytes[6], bytes[7]];
+        let is_lent = reply.lent_parts > 0;
         if bytes[0..2] != REPLY_MAGIC
             || bytes[2] != PROTOCOL_VERSION
-            || zeros != [0; 3]
+            || zeros != [0; 2]
+            || is_lent && (reply.status != 0 || usize::from(reply.lent_parts) > LENT_PARTS_MAX)
             || reply.bulk_bytes > BULK_BYTES_MAX
         {
             return Err(Error::Malformed);
         }
         Ok(reply)
+    }
+
+    /// Bytes of the [`LentBytes`] that stand behind the header; 0: none do.
+    pub fn lent_bytes_length(&self) -> usize {
+        match self.lent_parts {
+            0 => 0,
+            parts => LENT_HEAD_BYTES + usize::from(parts) * LENT_PART_BYTES,
+        }
     }
 
     /// The reply as a result.

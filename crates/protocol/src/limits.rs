@@ -10,6 +10,9 @@ pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
 pub const CONTROL_BODY_BYTES_MAX: usize = 1 << 20;
 /// Largest bulk transfer in one data request, bytes. Larger requests are cut by the client.
 pub const BULK_BYTES_MAX: u32 = 16 << 20;
+/// Most parts of a server's memory that the bytes of one read are lent in: of buffers of 1 MiB, as many as the largest
+/// read needs when it begins inside a block.
+pub const LENT_PARTS_MAX: usize = 17;
 /// Longest address of a client for transfers that a server makes, bytes: grows with the devices that it has.
 pub const RDMA_ADDRESS_BYTES_MAX: usize = 16 << 10;
 /// Longest packed key of memory that a client shows, bytes.

@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
 use std::path::Path;
-use weft_protocol::data::{DataOperation, DataReply, DataRequest, SharedMemory};
+use weft_protocol::data::{DataOperation, DataReply, DataRequest, LentBytes, SharedMemory};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
@@ -285,6 +285,7 @@ every_variant!(data_operation, DataOperation, examples::data_operations(), {
     DataOperation::IsHeld => "IsHeld",
     DataOperation::Descriptor => "Descriptor",
     DataOperation::Share => "Share",
+    DataOperation::Lend => "Lend",
     DataOperation::OpenRdma => "OpenRdma",
     DataOperation::ShowMemory => "ShowMemory",
     DataOperation::ProbeMemory => "ProbeMemory",
@@ -370,6 +371,12 @@ fn data_headers() {
     let shared = examples::shared_memory();
     assert_eq!(SharedMemory::decode(&shared.encode()), shared);
     lines.push(("SharedMemory".to_owned(), shared.encode().to_vec()));
+    let (reply, lent) = (examples::lending_reply(), examples::lent_bytes());
+    assert_eq!(DataReply::decode(&reply.encode()), Ok(reply));
+    assert_eq!(lent.encode().len(), reply.lent_bytes_length());
+    assert_eq!(LentBytes::decode(&lent.encode(), reply.bulk_bytes), Ok(lent.clone()));
+    lines.push(("DataReply.lent".to_owned(), reply.encode().to_vec()));
+    lines.push(("LentBytes".to_owned(), lent.encode()));
     check("data.txt", &lines);
 }
 

@@ -4,17 +4,18 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weft_protocol::capability::{CAPABILITY_BYTES, CapabilityClaims};
 use weft_protocol::data::{
-    BulkDescriptor, DataOperation, DataReply, DataRequest, REPLY_BYTES, REQUEST_BYTES, SHARED_MEMORY_BYTES,
+    BulkDescriptor, DataOperation, DataReply, DataRequest, LentBytes, LentPart, REPLY_BYTES, REQUEST_BYTES,
+    SHARED_MEMORY_BYTES,
 };
 use weft_protocol::frame::{self, HEADER_BYTES, Header};
 use weft_protocol::limits::{
-    BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX,
+    BULK_BYTES_MAX, CONTROL_BODY_BYTES_MAX, FILE_BYTES_MAX, LENT_PARTS_MAX, RDMA_ADDRESS_BYTES_MAX, RDMA_KEY_BYTES_MAX,
     STRIPE_BYTES_MIN,
 };
 use weft_protocol::message::Message;
 use weft_protocol::message::shard::{CreateFile, Origin, ShardCall, ShardRequest, Slot, SymlinkTarget};
 use weft_protocol::{
-    AttributeChanges, Capability, ClusterMap, Credentials, Generation, InodeNumber, LeaseKey, MapEpoch, Name,
+    AttributeChanges, Capability, ClusterMap, Credentials, Error, Generation, InodeNumber, LeaseKey, MapEpoch, Name,
     NodeAddress, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Plan, Rights, SessionId, ShardId, ShardRecord,
     SlotIndex, StripePlan, TimeChange, Timestamp, codec,
 };
@@ -190,6 +191,7 @@ proptest! {
             11 => DataOperation::ShowMemory,
             12 => DataOperation::ProbeMemory,
             14 => DataOperation::IsHeld,
+            15 => DataOperation::Lend,
             _ => DataOperation::Revoke,
         };
         let memory = BulkDescriptor { address, key, memory_type };
@@ -202,7 +204,7 @@ proptest! {
             && match operation {
                 DataOperation::Share => bytes as usize == SHARED_MEMORY_BYTES,
                 DataOperation::ProbeMemory => bytes == 16,
-                DataOperation::Revoke => bytes == 0,
+                DataOperation::Revoke | DataOperation::Lend => bytes == 0,
                 DataOperation::OpenRdma => (6..=5 + RDMA_ADDRESS_BYTES_MAX).contains(&(bytes as usize)),
                 DataOperation::ShowMemory => bytes == 0 || (8..=8 + RDMA_KEY_BYTES_MAX).contains(&(bytes as usize)),
                 _ => true,
@@ -214,11 +216,31 @@ proptest! {
     #[test]
     fn data_replies_come_back(
         (status, id, written_bytes, size, mtime) in any::<(u16, u64, u32, u64, i64)>(),
+        lent_parts in prop_oneof![Just(0), any::<u8>()],
         bulk_bytes in prop_oneof![0..=BULK_BYTES_MAX, any::<u32>()],
     ) {
-        let reply = DataReply { status, id, bulk_bytes, written_bytes, size, mtime: Timestamp(mtime) };
+        let reply = DataReply { status, id, lent_parts, bulk_bytes, written_bytes, size, mtime: Timestamp(mtime) };
         let decoded = DataReply::decode(&reply.encode());
-        prop_assert_eq!(decoded.ok(), (bulk_bytes <= BULK_BYTES_MAX).then_some(reply));
+        let may_lend = lent_parts == 0 || status == 0 && usize::from(lent_parts) <= LENT_PARTS_MAX;
+        prop_assert_eq!(decoded.ok(), (bulk_bytes <= BULK_BYTES_MAX && may_lend).then_some(reply));
+    }
+
+    #[test]
+    fn lent_bytes_come_back(
+        (word_address, word) in any::<(u64, u64)>(),
+        parts in vec((any::<u64>(), prop_oneof![0..=u64::from(BULK_BYTES_MAX) / 4, any::<u64>()]), 0..20),
+        is_right in any::<bool>(),
+    ) {
+        let parts: Vec<LentPart> = parts.into_iter().map(|(address, bytes)| LentPart { address, bytes }).collect();
+        let all = parts.iter().fold(0_u64, |all, part| all.saturating_add(part.bytes));
+        let may_be = (1..=LENT_PARTS_MAX).contains(&parts.len())
+            && parts.iter().all(|part| (1..=u64::from(BULK_BYTES_MAX)).contains(&part.bytes))
+            && all <= u64::from(u32::MAX) && is_right;
+        let lent = LentBytes { word_address, word, parts };
+        let told = u32::try_from(all).unwrap_or(0).wrapping_add(u32::from(!is_right));
+        let encoded = lent.encode();
+        prop_assert_eq!(LentBytes::decode(&encoded[..encoded.len() - 1], told), Err(Error::Malformed));
+        prop_assert_eq!(LentBytes::decode(&encoded, told).ok(), may_be.then_some(lent));
     }
 
     #[test]

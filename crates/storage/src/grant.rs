@@ -32,6 +32,7 @@ pub fn check_access(
         DataOperation::Descriptor if request.bytes == 1 => Rights::WRITE,
         DataOperation::Descriptor => Rights::READ | Rights::WRITE,
         DataOperation::Share
+        | DataOperation::Lend
         | DataOperation::OpenRdma
         | DataOperation::ShowMemory
         | DataOperation::ProbeMemory

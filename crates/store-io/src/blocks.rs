@@ -6,11 +6,13 @@
 //! ([`weft_region::Stream`]): it is registered with the kernel, and filled while other parts of it are sent. Of large
 //! writes a piece is received while another is written (`turns.rs`).
 
+mod loans;
 mod turns;
 
 use crate::guard::WriteGuard;
 use crate::region::refused;
 use crate::store::{BlockObject, lock};
+pub use loans::Loans;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
@@ -174,9 +176,14 @@ mod tests {
     const BYTES: usize = 3 * PIECE_BYTES + 777;
 
     /// An object in memory that has room for so many bytes, and cannot read behind them.
-    struct Small(Mutex<Vec<u8>>, usize);
+    pub(super) struct Small(pub Mutex<Vec<u8>>, usize);
 
     impl Small {
+        pub fn with(bytes: Vec<u8>) -> Self {
+            let room = bytes.len();
+            Self(Mutex::new(bytes), room)
+        }
+
         fn is_for(&self, offset: u64, bytes: &[u8]) -> weft_protocol::Result<std::ops::Range<usize>> {
             let start = usize::try_from(offset).unwrap();
             let range = start..start + bytes.len();
@@ -203,12 +210,12 @@ mod tests {
         }
     }
 
-    fn sockets() -> (Socket, Socket) {
+    pub(super) fn sockets() -> (Socket, Socket) {
         let (client, server) = UnixStream::pair().unwrap();
         (Socket::from_unix(client), Socket::from_unix(server))
     }
 
-    fn contents() -> Vec<u8> {
+    pub(super) fn contents() -> Vec<u8> {
         (0..BYTES).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect()
     }
 

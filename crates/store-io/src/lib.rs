@@ -16,6 +16,7 @@ pub mod space;
 pub mod store;
 pub mod windows;
 
+pub use blocks::Loans;
 pub use directory::DirectoryStore;
 pub use executor::Pipe;
 pub use guard::WriteGuard;

@@ -150,6 +150,10 @@ impl ObjectStore for RegionStore {
         Ok(made)
     }
 
+    fn lends(&self) -> bool {
+        true
+    }
+
     fn remove(&self, inode: InodeNumber, object: ObjectId) -> Result<bool> {
         let mut names = lock(self.names_with(object));
         let Some(found) = names.get(&(inode, object)) else { return Ok(false) };

@@ -4,6 +4,7 @@ use crate::windows::Windows;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weft_protocol::data::LentBytes;
 use weft_protocol::message::storage::Space;
 use weft_protocol::{Error, InodeNumber, ObjectId, Result, Timestamp};
 use weft_region::Stream;
@@ -78,6 +79,11 @@ pub trait BlockObject: Send + Sync {
         None
     }
 
+    /// Where its bytes lie in memory of this process, and what vouches for that. `None`: they have to be read.
+    fn in_memory(&self, _offset: u64, _bytes: u64) -> Option<LentBytes> {
+        None
+    }
+
     /// The memory of such a stream as transfers know it. `None`: they do not.
     fn window(&self, _page: &HugePage) -> Option<Arc<PageWindow>> {
         None
@@ -97,6 +103,12 @@ pub trait ObjectStore: Send + Sync {
 
     /// Whether descriptors of its objects may be passed to be written through ([`ObjectHandle::descriptor`]).
     fn passes_to_write(&self) -> bool {
+        false
+    }
+
+    /// Whether bytes of its objects may be lent to clients of the same node: they are in no file that they could be
+    /// sent from.
+    fn lends(&self) -> bool {
         false
     }
 

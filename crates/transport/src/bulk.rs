@@ -7,10 +7,11 @@
 //! Sketch for sockets, per request: one message each way; a write is one
 //! `sendmsg` (one copy into the kernel) and one `recvmsg` for its reply; a read is one `send` and as many `recvmsg` as
 //! the kernel needs, straight into the destination (one copy out of the kernel). Over a Unix socket of a server that
-//! may read our memory a large write is a `send` and a `recv` of headers: see [`crate::peer_memory`]. What is asked for
-//! ahead: see [`crate::asked`].
+//! may read our memory a large write is a `send` and a `recv` of headers, and a large read likewise where the server
+//! lends its memory: see [`crate::peer_memory`]. What is asked for ahead: see [`crate::asked`].
 
 use crate::asked::Asked;
+use crate::borrowing::Borrowing;
 use crate::in_flight::InFlightWrites;
 use crate::pass::receive_descriptor;
 use crate::rdma::Registration;
@@ -36,6 +37,8 @@ pub(crate) const PIECE_BYTES: usize = 256 << 10;
 /// The reply to a request of so few bytes is there soon: whoever waits for it looks for it first. Measured: 10 us for
 /// 4 KiB instead of 28. With larger ones that takes the processor from others, where processes are more than these.
 const SOON_BYTES_MAX: usize = 32 << 10;
+/// Reads of fewer bytes are sent.
+const LENT_FROM_BYTES: usize = 32 << 10;
 /// Writes of fewer bytes are not worth the call that moves them from memory to memory.
 const MEMORY_FROM_BYTES: usize = 64 << 10;
 
@@ -148,6 +151,7 @@ pub struct SocketBulk {
     is_local: bool,
     // Before the memory of transfers on their way: when both are dropped it has to be of no more use to the server.
     sharing: Sharing,
+    borrowing: Borrowing,
     started: InFlightWrites,
     asked: Asked,
 }
@@ -156,15 +160,17 @@ impl SocketBulk {
     /// Over a socket whose handshake is done.
     pub fn new(socket: Socket) -> Self {
         let unix = socket.kind() == SocketKind::Unix;
-        let sharing = if unix { Sharing::NotAsked } else { Sharing::No };
+        let (sharing, borrowing) =
+            if unix { (Sharing::NotAsked, Borrowing::NotAsked) } else { (Sharing::No, Borrowing::No) };
         let is_local = socket.is_local();
         let in_flight_bytes = if is_local { LOCAL_IN_FLIGHT_BYTES } else { FAR_IN_FLIGHT_BYTES };
-        Self { is_local, socket, sharing, started: InFlightWrites::new(in_flight_bytes), asked: Asked::new(is_local) }
+        let (started, asked) = (InFlightWrites::new(in_flight_bytes), Asked::new(is_local));
+        Self { is_local, socket, sharing, borrowing, started, asked }
     }
 
     /// The same, with all bytes on the stream.
     pub fn streaming(socket: Socket) -> Self {
-        Self { sharing: Sharing::No, ..Self::new(socket) }
+        Self { sharing: Sharing::No, borrowing: Borrowing::No, ..Self::new(socket) }
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -248,6 +254,11 @@ impl BulkConnection for SocketBulk {
     fn read(&mut self, request: &DataRequest, into: &mut [u8]) -> Result<DataReply> {
         let into = into.get_mut(..request.bytes as usize).ok_or(TransportError::Malformed)?;
         self.drain()?;
+        if into.len() >= LENT_FROM_BYTES
+            && let Some(reply) = self.borrowing.read(&self.socket, request, into)?
+        {
+            return Ok(reply);
+        }
         self.socket.send_all(&request.encode())?;
         self.receive_reply(into, into.len())
     }
@@ -380,7 +391,7 @@ mod tests {
         let seen = serve(Socket::from_unix(server), vec![read_reply(LARGE + 10)]);
         let mut into = vec![0; 3 * LARGE];
         let request = request(DataOperation::Read, into.len());
-        let reply = SocketBulk::new(Socket::from_unix(client)).read(&request, &mut into).unwrap();
+        let reply = SocketBulk::streaming(Socket::from_unix(client)).read(&request, &mut into).unwrap();
         assert_eq!(reply.bulk_bytes as usize, LARGE + 10);
         assert!(
             into.iter().take_while(|byte| **byte == 3).count() == LARGE + 10

@@ -11,6 +11,7 @@
 
 mod asked;
 pub mod before_wait;
+mod borrowing;
 pub mod bulk;
 pub mod control;
 pub mod handshake;
@@ -27,7 +28,7 @@ mod unpaced;
 pub use bulk::{Ahead, BulkConnection, Carrier, NotStarted, Passed, SocketBulk};
 pub use control::ControlConnection;
 pub use handshake::{Peer, accept, connect, connect_within};
-pub use peer_memory::{PeerMemory, Seal};
+pub use peer_memory::{Lender, PeerMemory, Seal, lent_while};
 pub use rdma::{RdmaBulk, RdmaCounters, RdmaSettings, Registration, Rpc};
 pub use socket::{DataEnd, LOOK_BEFORE_SLEEP, Socket, SocketKind};
 pub use unpaced::Listener;

@@ -1,4 +1,5 @@
-//! A server that reads the memory of a client on its machine.
+//! A process that reads the memory of its peer on the same machine: a server that of a client, and a client that of a
+//! server.
 //!
 //! A byte that is written through a Unix socket is copied into the kernel and out of it, 64 KiB at a time, and each
 //! piece wakes its reader. Where the kernel allows it (both processes of one user, not hidden from each other), the
@@ -8,12 +9,17 @@
 //! *seal*, random bytes at an address that it told, which it breaks before lent memory becomes something else. The
 //! server copies the seal together with the bytes and behind them; if it is whole, so are they. That also holds when
 //! the client has ended, has become another program, or its number belongs to another process by now.
+//!
+//! A server lends likewise: it tells where the bytes of a large read lie, in a buffer or on a device that is memory,
+//! and the client copies them, without a wake-up for each 64 KiB and with a copy or two less. The server waits for no
+//! client: it changes a *word* before lent memory becomes something else (its seal vouches for the process), which the
+//! client copies behind the bytes, too. A client that finds another word has the bytes sent.
 
 use crate::{Result, Socket, SocketKind, TransportError};
 use rustix::net::sockopt;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use weft_protocol::data::SharedMemory;
+use weft_protocol::data::{LentBytes, LentPart, SharedMemory};
 use weft_sys::{RemoteBytes, read_process_memory};
 
 const SEAL_BYTES: usize = 16;
@@ -55,6 +61,42 @@ impl Drop for Seal {
     }
 }
 
+/// What a server lends of its own memory to the client of one connection. When it is dropped nothing is lent any more:
+/// whoever holds it with that memory declares it before that.
+#[derive(Debug)]
+pub struct Lender {
+    seal: Seal,
+    /// Another one when memory was taken back. Does not move.
+    word: Box<AtomicU64>,
+}
+
+impl Lender {
+    /// Nothing is lent.
+    pub fn new() -> Result<Self> {
+        Ok(Self { seal: Seal::new()?, word: Box::default() })
+    }
+
+    /// What the client is told of it.
+    pub fn shared(&self) -> SharedMemory {
+        self.seal.shared()
+    }
+
+    /// Says of parts of this process's memory that they are lent, until [`Lender::take_back`].
+    pub fn lend(&self, parts: Vec<LentPart>) -> LentBytes {
+        lent_while(&self.word, self.word.load(Ordering::SeqCst), parts)
+    }
+
+    /// From now on the client refuses what it copies of what was lent.
+    pub fn take_back(&self) {
+        self.word.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Says of parts of this process's memory that they are lent as long as a word has this value.
+pub fn lent_while(word: &AtomicU64, value: u64, parts: Vec<LentPart>) -> LentBytes {
+    LentBytes { word_address: std::ptr::from_ref(word) as u64, word: value, parts }
+}
+
 /// The memory of the process at the other end of a socket.
 #[derive(Debug)]
 pub struct PeerMemory {
@@ -77,10 +119,32 @@ impl PeerMemory {
     /// nothing.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let bytes = into.len();
+        self.read_sealed(&[RemoteBytes { address, bytes }], &mut [IoSliceMut::new(into)], bytes)
+    }
+
+    /// Fills `into`, which is as long, with what a server lends. `false`: it is not lent any more, and `into` is worth
+    /// nothing; an error: nothing of that process is.
+    pub fn read_lent(&self, lent: &LentBytes, into: &mut [u8]) -> Result<bool> {
+        let mut word = [0; size_of::<u64>()];
+        let parts = lent.parts.iter().map(|part| (part.address, part.bytes));
+        let from = parts.chain([(lent.word_address, word.len() as u64)]);
+        let from = from.map(|(address, bytes)| Ok(RemoteBytes { address, bytes: usize::try_from(bytes)? }));
+        let from = from.collect::<std::result::Result<Vec<_>, _>>();
+        let from = from.map_err(|_: std::num::TryFromIntError| TransportError::Malformed)?;
+        let bytes = into.len() + word.len();
+        self.read_sealed(&from, &mut [IoSliceMut::new(into), IoSliceMut::new(&mut word)], bytes)?;
+        Ok(u64::from_ne_bytes(word) == lent.word)
+    }
+
+    /// Copies so many bytes, and the seal behind them.
+    fn read_sealed(&self, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>], bytes: usize) -> Result<()> {
         let mut seal = [0; SEAL_BYTES];
         let seal_bytes = RemoteBytes { address: self.shared.seal_address, bytes: SEAL_BYTES };
-        let from = [RemoteBytes { address, bytes }, seal_bytes];
-        let copied = read_process_memory(self.pid, &from, &mut [IoSliceMut::new(into), IoSliceMut::new(&mut seal)])?;
+        let from: Vec<RemoteBytes> = from.iter().copied().chain([seal_bytes]).collect();
+        let into = into.iter_mut().map(|place| IoSliceMut::new(place));
+        let mut into: Vec<IoSliceMut<'_>> = into.chain([IoSliceMut::new(&mut seal)]).collect();
+        let copied = read_process_memory(self.pid, &from, &mut into)?;
+        drop(into);
         if copied == bytes + SEAL_BYTES && seal == self.shared.seal {
             Ok(())
         } else {
@@ -107,6 +171,28 @@ mod tests {
         assert!(peer.read(8, &mut into).is_err(), "nothing is mapped there");
         seal.break_it();
         assert!(peer.read(bytes.as_ptr() as u64, &mut into).is_err());
+    }
+
+    #[test]
+    fn what_a_server_lends_is_read_until_it_is_taken_back() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let near = Socket::from_unix(near);
+        let lender = Lender::new().unwrap();
+        let bytes: Vec<u8> = (0..100_000).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let part = |bytes: &[u8]| LentPart { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 };
+        let peer = PeerMemory::open(&near, lender.shared()).unwrap();
+        let mut into = vec![0; 70_000];
+        let lent = lender.lend(vec![part(&bytes[50_000..]), part(&bytes[..20_000])]);
+        assert!(peer.read_lent(&lent, &mut into).unwrap());
+        assert_eq!(into, [&bytes[50_000..], &bytes[..20_000]].concat());
+        lender.take_back();
+        assert!(!peer.read_lent(&lent, &mut into).unwrap());
+        assert!(peer.read_lent(&lender.lend(lent.parts.clone()), &mut into).unwrap(), "it is lent again");
+        let nowhere = lender.lend(vec![LentPart { address: 8, bytes: 70_000 }]);
+        assert!(peer.read_lent(&nowhere, &mut into).is_err());
+        let again = lender.lend(lent.parts);
+        drop(lender);
+        assert!(peer.read_lent(&again, &mut into).is_err(), "the seal is broken");
     }
 
     #[test]

@@ -338,13 +338,34 @@ impl Socket {
     /// As [`Socket::receive_some`], for whoever expects a message soon: looks for [`LOOK_BEFORE_SLEEP`] before it
     /// sleeps, while others that can run go first. Waking a sleeping core costs more than most replies take.
     pub fn receive_some_soon(&self, bytes: &mut [u8]) -> Result<usize> {
+        match self.look_for_some(bytes)? {
+            Some(count) => Ok(count),
+            None => self.receive_some(bytes),
+        }
+    }
+
+    /// The same, sleeping no longer than this. `None`: nothing has come.
+    pub fn receive_some_within(&self, bytes: &mut [u8], time: Duration) -> Result<Option<usize>> {
+        if let Some(count) = self.look_for_some(bytes)? {
+            return Ok(Some(count));
+        }
+        before_wait(Waiting::Sleeps);
+        let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&time)) {
+            Ok(_) | Err(Errno::INTR) => self.receive_now(bytes),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Looks for bytes as long as is worth it before sleeping.
+    fn look_for_some(&self, bytes: &mut [u8]) -> Result<Option<usize>> {
         let start = Instant::now();
         loop {
             if let Some(count) = self.receive_now(bytes)? {
-                return Ok(count);
+                return Ok(Some(count));
             }
             if start.elapsed() >= LOOK_BEFORE_SLEEP {
-                return self.receive_some(bytes);
+                return Ok(None);
             }
             before_wait(Waiting::Looks);
             rustix::thread::sched_yield();

@@ -113,6 +113,10 @@ pub struct Counters {
     pub write_unix_bytes: u64,
     /// Bytes that the server took out of the memory of clients on its node, and not out of their sockets.
     pub write_memory_bytes: u64,
+    /// Bytes of reads that the server lent to clients on its node, and did not send...
+    pub read_memory_bytes: u64,
+    /// ... and those of them that it sent after all: they were not lent any more when the client had copied them.
+    pub read_memory_lost_bytes: u64,
     /// What went by RDMA.
     pub rdma: RdmaCounters,
     /// Descriptors passed to clients of the same node: their bytes do not go through the server.

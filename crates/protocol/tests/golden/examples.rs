@@ -1,7 +1,7 @@
 //! One value of every message, and of every variant inside them.
 
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, SharedMemory};
+use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest, LentBytes, LentPart, SharedMemory};
 use weft_protocol::handshake::{ClientHello, ClientProof, KeyName, Purpose, ServerHello, Welcome};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{
@@ -557,6 +557,8 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         write_tcp_bytes: 4,
         write_unix_bytes: 5,
         write_memory_bytes: 9,
+        read_memory_bytes: 10,
+        read_memory_lost_bytes: 11,
         rdma: RdmaCounters {
             read_bytes: 11,
             write_bytes: 12,
@@ -770,6 +772,7 @@ pub fn data_operations() -> Vec<DataOperation> {
         DataOperation::IsHeld,
         DataOperation::Descriptor,
         DataOperation::Share,
+        DataOperation::Lend,
         DataOperation::OpenRdma,
         DataOperation::ShowMemory,
         DataOperation::ProbeMemory,
@@ -784,7 +787,7 @@ pub fn data_request(operation: DataOperation) -> DataRequest {
         bytes: match operation {
             DataOperation::Share => 24,
             DataOperation::ProbeMemory => 16,
-            DataOperation::Revoke => 0,
+            DataOperation::Revoke | DataOperation::Lend => 0,
             DataOperation::OpenRdma | DataOperation::ShowMemory => 100,
             _ => 65_536,
         },
@@ -801,8 +804,29 @@ pub fn shared_memory() -> SharedMemory {
     SharedMemory { seal: [7; 16], seal_address: 0x7f00_0000_1000 }
 }
 
+pub fn lent_bytes() -> LentBytes {
+    let parts = vec![
+        LentPart { address: 0x7f00_0000_2000, bytes: 65_536 },
+        LentPart { address: 0x7f00_0010_0000, bytes: 4096 },
+    ];
+    LentBytes { word_address: 0x7f00_0000_1010, word: 3, parts }
+}
+
+/// A reply to a read whose bytes are these.
+pub fn lending_reply() -> DataReply {
+    DataReply { id: 12, lent_parts: 2, bulk_bytes: 69_632, size: 1 << 33, mtime: time(), ..DataReply::default() }
+}
+
 pub fn data_replies() -> Vec<DataReply> {
-    let done = DataReply { status: 0, id: 12, bulk_bytes: 65_536, written_bytes: 0, size: 1 << 33, mtime: time() };
+    let done = DataReply {
+        status: 0,
+        id: 12,
+        lent_parts: 0,
+        bulk_bytes: 65_536,
+        written_bytes: 0,
+        size: 1 << 33,
+        mtime: time(),
+    };
     let failed = [Error::NoSpace, Error::CapabilityRejected, Error::SessionEnded, Error::Busy, Error::PagesCached];
     std::iter::once(done).chain(failed.iter().map(|error| DataReply::failed(12, error))).collect()
 }

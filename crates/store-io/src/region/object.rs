@@ -16,10 +16,12 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
+use weft_protocol::data::{LentBytes, LentPart};
 use weft_protocol::limits::FILE_BYTES_MAX;
 use weft_protocol::{Error, Result, Timestamp};
 use weft_region::{FilePart, Object, Stream};
 use weft_sys::huge::HugePage;
+use weft_transport::lent_while;
 use weft_ucx::PageWindow;
 
 /// See the module.
@@ -270,6 +272,13 @@ impl BlockObject for RegionObject {
         // Mostly the first part has all of it.
         let ends = offset.checked_add(bytes).is_some_and(|end| end <= self.capacity());
         if ends { self.regions.store.stream(&self.first, offset, bytes) } else { None }
+    }
+
+    fn in_memory(&self, offset: u64, bytes: u64) -> Option<LentBytes> {
+        // Mostly the first part has all of it.
+        let found = self.regions.store.in_memory(&self.first, offset, usize::try_from(bytes).ok()?)?;
+        let part = |(address, bytes)| LentPart { address, bytes: bytes as u64 };
+        Some(lent_while(found.word, found.value, found.parts.into_iter().map(part).collect()))
     }
 
     fn window(&self, page: &HugePage) -> Option<Arc<PageWindow>> {

@@ -108,7 +108,8 @@ pub enum WayName {
     /// The shortest there is
     Auto,
     /// Unix sockets to nodes of this machine, TCP to others; large
-    /// writes taken out of memory where the kernel allows it
+    /// writes, and reads of region stores, taken out of memory
+    /// where the kernel allows it
     Unix,
     /// As unix, with all bytes through the sockets
     Stream,

@@ -265,7 +265,8 @@ fn rdma() -> Check {
     }
 }
 
-/// Whether a node may take what its user's programs write out of their memory; `scope`: what Yama says, where it is.
+/// Whether a node may take what its user's programs write out of their memory, and they what they read out of its;
+/// `scope`: what Yama says, where it is.
 fn memory_between_processes(scope: Option<&str>) -> Check {
     let name = "memory between processes";
     match scope.map(str::trim) {
@@ -273,7 +274,10 @@ fn memory_between_processes(scope: Option<&str>) -> Check {
         Some(scope) => Check::bad(
             name,
             State::Warn,
-            format!("not allowed (kernel.yama.ptrace_scope is {scope}): writes to stores with a size take longer"),
+            format!(
+                "not allowed (kernel.yama.ptrace_scope is {scope}): writes to stores with a size, and reads of region \
+                 stores, take longer"
+            ),
             "as root: sysctl kernel.yama.ptrace_scope=0",
         ),
     }
