@@ -16,6 +16,9 @@ use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardReply, ShardRequest, Slot as SlotName};
 use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, Result, SessionId, ShardId};
 
+/// Nodes that are asked for the map, when the root shard's does not answer.
+const OTHERS_ASKED: usize = 3;
+
 /// What gives up the wait for a lock that a call has begun, by this reply to it.
 fn cancel_of(change: &Message, reply: &Message) -> Option<ShardRequest> {
     let ShardRequest::Lock { inode, wait, .. } = &call_of(change).request else { return None };
@@ -78,7 +81,7 @@ impl<S: Shell> Calls<S> {
                 Message::ShardReply(ShardReply { result: Err(Error::StaleMap(_) | Error::WrongShard(_)), .. })
                     if attempts < ATTEMPTS_MAX =>
                 {
-                    self.refresh_map(to.id).await?;
+                    self.refresh_map_from(to.id, epoch).await?;
                     // A newer map is progress, as often as one comes.
                     attempts = if self.map_epoch() > epoch { 0 } else { attempts + 1 };
                 }
@@ -105,15 +108,35 @@ impl<S: Shell> Calls<S> {
         map.node(node).cloned()
     }
 
-    /// Whether the shard has left a node that does not answer since the map of this epoch. The root shard's node is
-    /// asked, where that is another one.
+    /// Whether the shard has left a node that does not answer since the map of this epoch.
     async fn has_moved_since(&self, epoch: MapEpoch, shard: ShardId, node: NodeId) -> bool {
-        let root = self.map().node_of(ShardId::ROOT).filter(|root| *root != node);
-        if let Some(root) = root.filter(|_| self.map_epoch() == epoch) {
-            // It is no answer either that the root shard's node is away.
-            let _ = self.refresh_map(root).await;
+        let is_newer = self.has_newer_map(epoch, node).await;
+        is_newer && self.map().node_of(shard).is_some_and(|now| now != node)
+    }
+
+    /// Looks for a newer map than that of this epoch, beside a node that does not answer: at the root shard's node, and
+    /// at some others if that does not answer. Both may have left the file system, the root shard's before the client
+    /// has heard that this has moved.
+    async fn has_newer_map(&self, epoch: MapEpoch, beside: NodeId) -> bool {
+        if self.map_epoch() > epoch {
+            return true;
         }
-        self.map_epoch() > epoch && self.map().node_of(shard).is_some_and(|now| now != node)
+        let map = self.map();
+        let root = map.node_of(ShardId::ROOT).filter(|root| *root != beside);
+        if let Some(root) = root
+            && self.refresh_map(root).await.is_ok()
+        {
+            return self.map_epoch() > epoch;
+        }
+        let others = map.nodes.iter().map(|node| node.id).filter(|node| *node != beside && Some(*node) != root);
+        for node in others.take(OTHERS_ASKED) {
+            // It is no answer either that one of them is away.
+            let _ = self.refresh_map(node).await;
+            if self.map_epoch() > epoch {
+                return true;
+            }
+        }
+        false
     }
 
     /// The node of a shard. The root shard's node is asked for a map that has the shard.
@@ -123,7 +146,7 @@ impl<S: Shell> Calls<S> {
             return Ok(node);
         }
         let root = map.node_of(ShardId::ROOT).ok_or(Error::WrongShard(shard))?;
-        self.refresh_map(root).await?;
+        self.refresh_map_from(root, map.epoch).await?;
         self.map().node_of(shard).ok_or(Error::WrongShard(shard))
     }
 
@@ -229,6 +252,15 @@ impl<S: Shell> Calls<S> {
         link.keep_unanswered(slot, &Message::Shard(call));
         let dropped = self.session.cache_for(link.session).map(|mut cache| cache.doubt(shard, None, now_ms));
         self.shell.invalidate(&dropped.unwrap_or_default()).await;
+    }
+
+    /// Gets a newer map than that of this epoch from a node, or from others if it does not answer.
+    async fn refresh_map_from(&self, node: NodeId, epoch: MapEpoch) -> Result<()> {
+        match self.refresh_map(node).await {
+            // One that has left says that a map is stale, and ends.
+            Err(_) if self.has_newer_map(epoch, node).await => Ok(()),
+            refreshed => refreshed,
+        }
     }
 
     /// Gets a newer map from the node that says that ours is stale.
