@@ -47,8 +47,8 @@ pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
 pub use space::{FileSystemSpace, StatFs};
 pub use weft_client_core::{
-    Destination, DirectoryListing, Entry, GroupWish, Location, LockRequest, PartUse, Placement, ReadList,
-    STRIPE_BYTES_UNIT, Setting, XattrKey, layout_text, may, parse_layout, stripe_plan,
+    Destination, DirectoryListing, Entry, GroupWish, LeaveStep, Leaving, Location, LockRequest, PartUse, Placement,
+    ReadList, STRIPE_BYTES_UNIT, Setting, Stays, XattrKey, layout_text, may, parse_layout, stripe_plan,
 };
 pub use weft_protocol as protocol;
 pub use weft_transport::before_wait;
