@@ -1,7 +1,9 @@
 //! `weft node drain`: all shards of a node move to others, one after the other, then the bytes of its files, and no new
 //! ones come.
+//!
+//! Not here: what is done next ([`Leaving`]).
 
-use super::{change_map, claim, newest_map, spread};
+use super::{STATUS_PATIENCE, change_map, claim, newest_map, spread};
 use crate::failure::{Ending, Explain, Failure, Outcome};
 use crate::output;
 use crate::quantity::span_text;
@@ -9,8 +11,8 @@ use crate::relocation::{self, Relocation, Room, Share};
 use crate::session::{self, Session, node_name};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use weft_client::{Destination, Instance};
-use weft_protocol::message::node::NodeRequest;
+use weft_client::{Destination, Instance, LeaveStep, Leaving, Stays};
+use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::{Attributes, ClusterMap, Credentials, Error, NodeChange, NodeId, ShardId};
 
 /// How long one change of the map may take, from the first request on: the root shard's node gives up before.
@@ -61,15 +63,14 @@ pub fn drain(args: &Drain) -> Outcome {
         let map = change_node(&session, &current_map(&session, args.node)?, args.node, NodeChange::Keep)?;
         spread(&Instance { map, ..instance })?;
     } else {
-        let map = empty_of_shards(&session, &instance, args.node)?;
-        empty_of_files(&session, &map, args.node, args.share)?;
+        leave(&session, &instance, Leaving::drain(args.node), args.share)?;
     }
     session.close()?;
     Ok(Ending::Done)
 }
 
 /// The newest map. The node has to be in it.
-pub(super) fn current_map(session: &Session, node: NodeId) -> Outcome<ClusterMap> {
+fn current_map(session: &Session, node: NodeId) -> Outcome<ClusterMap> {
     let map = newest_map(session)?;
     if map.node(node).is_some() {
         return Ok(map);
@@ -78,25 +79,62 @@ pub(super) fn current_map(session: &Session, node: NodeId) -> Outcome<ClusterMap
         .remedy("`weft status` lists its nodes"))
 }
 
-/// Has a node drain, and moves its shards. Returns the new map.
-pub(super) fn empty_of_shards(session: &Session, instance: &Instance, node: NodeId) -> Outcome<ClusterMap> {
+/// Empties a node, and takes it out of the map if it is to be removed. Returns the new map.
+pub(super) fn leave(session: &Session, instance: &Instance, mut leaving: Leaving, share: Share) -> Outcome<ClusterMap> {
+    let (node, begun) = (leaving.node(), Instant::now());
     let mut map = current_map(session, node)?;
-    if least_loaded(&map, node).is_none() {
-        let name = &map.name;
-        return Err(Failure::new(format!("\"{name}\" has no other node for what is at {}", node_name(node)))
-            .remedy("`weft node add` adds one; `weft node drain --cancel` ends the draining of another one"));
+    loop {
+        let now_ms = u64::try_from(begun.elapsed().as_millis()).expect("a process does not run for so long");
+        match leaving.next(now_ms, &map).map_err(|why| stays(&map, node, why))? {
+            LeaveStep::Change(change) => {
+                map = change_node(session, &map, node, change)?;
+                // Of one that is removed, the process is recorded until it has ended.
+                spread(&Instance { map: map.clone(), ..instance.clone() })?;
+            }
+            LeaveStep::MoveShard { shard, to } => map = move_shard(session, instance, &map, (shard, to))?,
+            LeaveStep::MoveFiles => {
+                empty_of_files(session, &map, node, share)?;
+                leaving.files_moved();
+            }
+            LeaveStep::AwaitClients(ms) => {
+                let (seconds, name) = (ms / 1000 + 1, node_name(node));
+                output::print(&format!(
+                    "waiting {seconds} s until every client makes its files elsewhere than {name}\n"
+                ))?;
+                std::thread::sleep(Duration::from_millis(ms));
+            }
+            LeaveStep::Count => leaving.counted(objects_at(session, node)?),
+            LeaveStep::LookAgain(ms) => std::thread::sleep(Duration::from_millis(ms)),
+            LeaveStep::Done => return Ok(map),
+        }
     }
-    map = change_node(session, &map, node, NodeChange::Drain)?;
-    spread(&Instance { map: map.clone(), ..instance.clone() })?;
-    for shard in map.shards_at(node).collect::<Vec<_>>() {
-        let to = least_loaded(&map, node).expect("there was one, and no other `weft node` runs");
-        map = move_shard(session, instance, &map, (shard, to))?;
+}
+
+fn stays(map: &ClusterMap, node: NodeId, why: Stays) -> Failure {
+    match why {
+        Stays::NoOtherNode => {
+            Failure::new(format!("\"{}\" has no other node for what is at {}", map.name, node_name(node)))
+                .remedy("`weft node add` adds one; `weft node drain --cancel` ends the draining of another one")
+        }
+        Stays::Objects(objects) => {
+            Failure::new(format!("{objects} objects with bytes of files are at node {}", node_name(node)))
+                .remedy("they are of files without a name that somebody has open: close these, and try again")
+        }
     }
-    Ok(map)
+}
+
+fn objects_at(session: &Session, node: NodeId) -> Outcome<u64> {
+    let name = node_name(node);
+    let answers = session::ask_nodes(&session.client, [node], &NodeRequest::Status, STATUS_PATIENCE);
+    match answers.into_iter().next().map(|(_, answer)| answer) {
+        Some(Ok(NodeAnswer::Status(status))) => Ok(status.space.map_or(0, |space| space.objects)),
+        Some(Err(error)) => Err(Failure::of_weft(format_args!("ask node {name} what it holds"), &error).failed()),
+        other => Err(Failure::new(format!("unexpected reply {other:?} of node {name}"))),
+    }
 }
 
 /// Moves the bytes that files have at a node.
-pub(super) fn empty_of_files(session: &Session, map: &ClusterMap, node: NodeId, share: Share) -> Outcome<()> {
+fn empty_of_files(session: &Session, map: &ClusterMap, node: NodeId, share: Share) -> Outcome<()> {
     let begun = Instant::now();
     let spaces = session.client.space().explain(|| format!("df {}", map.name))?;
     let from: BTreeSet<NodeId> = [node].into();
@@ -128,19 +166,8 @@ pub(super) fn empty_of_files(session: &Session, map: &ClusterMap, node: NodeId, 
     relocation::tell(&outcomes, begun.elapsed(), "moved")
 }
 
-/// The node with the fewest shards that takes some, other than this one; of several the first.
-fn least_loaded(map: &ClusterMap, drained: NodeId) -> Option<NodeId> {
-    let others = map.nodes.iter().filter(|node| node.id != drained && !node.drains).map(|node| node.id);
-    others.min_by_key(|node| map.shards_at(*node).count())
-}
-
 /// Has the root shard's node change a node.
-pub(super) fn change_node(
-    session: &Session,
-    map: &ClusterMap,
-    node: NodeId,
-    change: NodeChange,
-) -> Outcome<ClusterMap> {
+fn change_node(session: &Session, map: &ClusterMap, node: NodeId, change: NodeChange) -> Outcome<ClusterMap> {
     let what = match change {
         NodeChange::Drain => "drain",
         NodeChange::Keep => "keep",
@@ -174,19 +201,7 @@ pub(super) fn move_shard(
 
 #[cfg(test)]
 mod tests {
-    use super::super::record_of;
     use super::*;
-    use weft_protocol::MapEpoch;
-
-    #[test]
-    fn shards_go_to_the_node_with_the_fewest() {
-        let map = ClusterMap::default().with_nodes(&[record_of(0), record_of(1)], 2, MapEpoch(1));
-        assert_eq!(least_loaded(&ClusterMap::default().with_nodes(&[record_of(0)], 2, MapEpoch(1)), NodeId(0)), None);
-        let map = map.with_nodes(&[record_of(2)], 1, MapEpoch(2));
-        assert_eq!((least_loaded(&map, NodeId(1)), least_loaded(&map, NodeId(2))), (Some(NodeId(2)), Some(NodeId(0))));
-        let map = map.with_change(NodeId(2), NodeChange::Drain, MapEpoch(3)).expect("a change");
-        assert_eq!(least_loaded(&map, NodeId(1)), Some(NodeId(0)), "one that drains takes none");
-    }
 
     #[test]
     fn nodes_are_named_as_in_tables() {
