@@ -108,6 +108,11 @@ impl Client {
         }
     }
 
+    /// Whether its programs use a mount.
+    pub fn is_mounted(&self) -> bool {
+        matches!(self.calls, Some(SystemCalls::Mounted(_)))
+    }
+
     /// Memory pressure in the kernel of its mount, if it is one.
     pub fn shrink(&self, pages: bool) {
         if let Some(SystemCalls::Mounted(mounted)) = &self.calls {

@@ -39,6 +39,8 @@ pub enum Kind {
     PartsMounts,
     /// Programs that use the client machine, while nodes join and shards move.
     Moves,
+    /// Programs that make system calls through mounts, while nodes join and shards move.
+    MoveMounts,
     /// Programs that use the client machine, while the bytes of files move.
     Relocations,
     /// Programs that make system calls through mounts as in `Passthrough`, while the bytes of files move.
@@ -55,7 +57,7 @@ pub enum Kind {
     PartGroups,
 }
 
-const WORDS: [(&str, Kind); 23] = [
+const WORDS: [(&str, Kind); 24] = [
     ("native", Kind::Native),
     ("plain", Kind::Plain),
     ("partitions", Kind::Partitions),
@@ -72,6 +74,7 @@ const WORDS: [(&str, Kind); 23] = [
     ("parts", Kind::Parts),
     ("parts-mounts", Kind::PartsMounts),
     ("moves", Kind::Moves),
+    ("move-mounts", Kind::MoveMounts),
     ("relocations", Kind::Relocations),
     ("relocation-mounts", Kind::RelocationMounts),
     ("spreads", Kind::Spreads),
@@ -97,6 +100,7 @@ impl Kind {
             Self::Mounts | Self::Gone | Self::StripedMounts | Self::PartsMounts => {
                 Faults { fences_cut: seed.is_multiple_of(4), peers_cut: true, ..Faults::NOW }
             }
+            Self::MoveMounts => Faults { fences_cut: seed.is_multiple_of(4), joins: true, moves: true, ..Faults::NOW },
             // Calls that a node did not make for another, of which nobody knows the result, are too many for the check.
             Self::SpreadMounts => Faults { fences_cut: seed.is_multiple_of(4), ..Faults::NOW },
             Self::Passthrough | Self::RelocationMounts => {
@@ -112,7 +116,7 @@ impl Kind {
     pub fn has_mounts(self) -> bool {
         let plain = matches!(self, Self::Mounts | Self::Gone | Self::Passthrough);
         let beside = matches!(self, Self::RelocationMounts | Self::SpreadMounts);
-        plain || beside || matches!(self, Self::StripedMounts | Self::PartsMounts)
+        plain || beside || matches!(self, Self::StripedMounts | Self::PartsMounts | Self::MoveMounts)
     }
 
     /// Whether directories are spread over shards.

@@ -21,6 +21,7 @@ mod history;
 pub mod kernel;
 mod kind;
 mod lanes;
+mod leaves;
 mod lock_program;
 mod model;
 mod mount;

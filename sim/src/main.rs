@@ -11,7 +11,7 @@ use weft_sim::{Kind, run_seed};
 
 const USAGE: &str =
     "usage: weft-sim [native | plain | partitions | split | locks | mounts | gone | passthrough | xattrs | \
-                     joins | striped | striped-mounts | parts | parts-mounts | moves | \
+                     joins | striped | striped-mounts | parts | parts-mounts | moves | move-mounts | \
                      relocations | relocation-mounts | \
                      spreads | spread-mounts | groups | group-moves | part-groups] \
                      run FIRST COUNT | survey FIRST COUNT | explore FIRST SECONDS | replay SEED | endless [FIRST] | \

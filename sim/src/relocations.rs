@@ -27,11 +27,11 @@ pub struct Counts {
     pub under_way: Rc<Cell<u64>>,
 }
 
-/// A program is using a file, until it is done or dies.
-struct UnderWay(Rc<Cell<u64>>);
+/// A program is doing something, until it is done or dies.
+pub struct UnderWay(Rc<Cell<u64>>);
 
 impl UnderWay {
-    fn begin(count: &Rc<Cell<u64>>) -> Self {
+    pub fn begin(count: &Rc<Cell<u64>>) -> Self {
         count.set(count.get() + 1);
         Self(Rc::clone(count))
     }

@@ -92,6 +92,31 @@ fn all_seeds_hold_when_descriptors_are_passed() {
     assert!(sums.iter().all(|sum| *sum > 0), "{sums:?}");
 }
 
+/// Nodes that join and leave, and shards that move between them, also when a mount has a call in one, gives up a lease
+/// of it, or has bytes to report of a file of it. The last one: a node that ends after it has said that a map is stale.
+#[test]
+fn all_seeds_hold_while_shards_move() {
+    let mut sums = [0u64; 7];
+    for seed in (0..150).chain([1134]) {
+        println!("seed {seed}; again with: cargo run --release -p weft-sim -- move-mounts replay {seed}");
+        let (tally, _) = run_seed(Kind::MoveMounts, seed, false);
+        let counts = [
+            tally.moved,
+            tally.abandoned_moves,
+            tally.joined,
+            tally.removed,
+            tally.moved_parked,
+            tally.moved_recalled,
+            tally.moved_dirty,
+        ];
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    println!("moved, abandoned, joined, removed; with calls, with recalls, with dirty files: {sums:?}");
+    assert!(sums.iter().all(|sum| *sum > 20), "something hardly happened: {sums:?}");
+}
+
 #[test]
 fn rare_seeds_hold() {
     for seed in RARE_SEEDS {

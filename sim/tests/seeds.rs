@@ -240,20 +240,20 @@ fn all_seeds_hold_while_nodes_join() {
     assert!(sums.iter().all(|sum| *sum > 0), "something never happened: {sums:?}");
 }
 
-/// Shards that move under load, between nodes that join and are gone; messages of moves are lost, so that some are
+/// Shards that move under load, between nodes that join, leave and are gone; messages of moves are lost, so that some are
 /// abandoned.
 #[test]
 fn all_seeds_hold_while_shards_move() {
-    let mut sums = [0u64; 3];
+    let mut sums = [0u64; 4];
     for seed in 0..150 {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- moves replay {seed}");
         let (tally, _) = run_seed(Kind::Moves, seed, false);
-        let counts = [tally.moved, tally.abandoned_moves, tally.fenced];
+        let counts = [tally.moved, tally.abandoned_moves, tally.fenced, tally.removed];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
         }
     }
-    println!("moved, abandoned, sessions fenced: {sums:?}");
+    println!("moved, abandoned, sessions fenced, nodes removed: {sums:?}");
     assert!(sums.iter().all(|sum| *sum > 0), "something never happened: {sums:?}");
 }
 

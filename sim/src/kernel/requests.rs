@@ -21,6 +21,7 @@ impl Errno {
     pub const EINTR: Self = Self(4);
     pub const EIO: Self = Self(5);
     pub const EBADF: Self = Self(9);
+    pub const EAGAIN: Self = Self(11);
     pub const EBUSY: Self = Self(16);
     pub const EEXIST: Self = Self(17);
     pub const EXDEV: Self = Self(18);

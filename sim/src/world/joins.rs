@@ -7,21 +7,24 @@
 //! Faults: a node that joins never answers (the change is abandoned, and what has joined with it is ended, as by
 //! `weft node add`), or is gone some time after it has joined.
 
-use super::moves::Ship;
+use super::map_changes::MapChange;
+use super::moves::{Caller, Ship};
 use super::partitions::{Party, TIMEOUT_MS};
 use super::{Answer, Message as Any, Pending, World};
-use crate::bytes::ProcessId;
 use crate::mount::identity;
-use crate::process::Ticket;
 use crate::store::Storage;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use weft_metadata::{
     Event, Membership, MembershipEffect, MembershipEvent, MemoryStore, RootDirectory, Shard, ShardConfig,
 };
 use weft_protocol::map::admit;
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::{ClusterMap, Error, MapEpoch, NodeAddress, NodeId, NodeKey, NodeRecord, Result, ShardId};
+use weft_protocol::{
+    ClusterMap, Error, MapEpoch, NodeAddress, NodeChange, NodeId, NodeKey, NodeRecord, Result, ShardId,
+};
 
 /// Changes of the map in one run, and the longest time between them, milliseconds.
 const JOINS: u64 = 4;
@@ -57,6 +60,10 @@ pub(super) enum Message {
     },
     /// A node that has joined is gone.
     Dies(NodeId),
+    /// A node that was removed ends.
+    Ends(NodeId),
+    /// In a run of mounts.
+    Change(MapChange),
 }
 
 /// See the module.
@@ -69,6 +76,12 @@ pub(super) struct Joins {
     /// The nodes that each request without an answer has join.
     joining: BTreeMap<u64, Vec<NodeId>>,
     never_answer: BTreeSet<NodeId>,
+    /// Clients that wait for the outcome of a change, and the node that is to be removed by it.
+    asking: BTreeMap<u64, (Caller, Option<NodeId>)>,
+    /// Programs that have a node leave.
+    pub(super) leaving: Rc<Cell<u64>>,
+    /// Nodes that have left.
+    pub(super) left: BTreeSet<NodeId>,
 }
 
 impl Joins {
@@ -86,6 +99,9 @@ impl Joins {
             next_token: 0,
             joining: BTreeMap::new(),
             never_answer: BTreeSet::new(),
+            asking: BTreeMap::new(),
+            leaving: Rc::default(),
+            left: BTreeSet::new(),
         }
     }
 
@@ -126,7 +142,12 @@ impl World {
 
     pub(super) fn joins_event(&mut self, message: Message) {
         match message {
-            Message::Begin(left) => self.begin_join(left),
+            Message::Begin(left) => {
+                if !self.ending && left > 0 {
+                    self.join_later(left - 1);
+                    self.join_some();
+                }
+            }
             Message::Tell { at, node, map } => self.map_arrived(at, node, &map),
             Message::Told { at, node, epoch, taken } => {
                 self.step_joins(at, MembershipEvent::Told { node, epoch, taken });
@@ -140,6 +161,9 @@ impl World {
             }
             Message::Fetched { node, map } if self.storage.contains_key(&node) => self.install(node, &map),
             Message::Fetched { .. } => {}
+            Message::Ends(node) => self.node_ends(node),
+            Message::Change(change) if !self.ending => self.change_map(change),
+            Message::Change(_) => {}
             Message::Dies(node) => {
                 // A file system ends with the node of its root shard.
                 if !self.ending && self.storage.contains_key(&node) && !self.may_have_root(node) {
@@ -149,13 +173,14 @@ impl World {
         }
     }
 
-    fn begin_join(&mut self, left: u64) {
-        if self.ending || left == 0 {
-            return;
-        }
-        self.join_later(left - 1);
+    fn join_some(&mut self) {
         let mut choose = |what, usual, count| self.setting.decide(what, usual, |random| 1 + random.below(count));
         let (count, shards) = (choose(format_args!("join nodes"), 1, 2), choose(format_args!("join shards"), 1, 2));
+        self.join(count, shards);
+    }
+
+    /// So many nodes join, with so many shards each.
+    pub(super) fn join(&mut self, count: u64, shards: u64) {
         let first = self.joins.next_node;
         self.joins.next_node += u16::try_from(count).expect("few nodes join");
         let mut nodes = Vec::new();
@@ -213,6 +238,8 @@ impl World {
                 MembershipEffect::Answer { token, result } => {
                     if let Some(nodes) = self.joins.joining.remove(&token) {
                         self.join_answered(&nodes, &result);
+                    } else if let Some(asking) = self.joins.asking.remove(&token) {
+                        self.change_answered(asking, result);
                     }
                 }
             }
@@ -290,8 +317,9 @@ impl World {
     fn join_answered(&mut self, nodes: &[NodeId], result: &Result<ClusterMap>) {
         match result {
             Ok(_) => {
-                for node in nodes.iter().copied() {
-                    self.tally.joined += 1;
+                self.tally.joined += nodes.len() as u64;
+                // What mounts are told is held against all that there is (`gone.rs`).
+                for node in nodes.iter().copied().filter(|_| self.mounts.is_none()) {
                     let dies = self.setting.decide(format_args!("node{node} dies"), 0, |random| {
                         if random.one_in(GONE_LATER) { 1 + random.below(GONE_MS_MAX) } else { 0 }
                     });
@@ -315,6 +343,14 @@ impl World {
                 }
             }
         }
+    }
+
+    fn change_answered(&mut self, (caller, removes): (Caller, Option<NodeId>), result: Result<ClusterMap>) {
+        if let Some(node) = removes.filter(|_| result.is_ok()) {
+            self.node_was_removed(node);
+        }
+        let reply = WireMessage::NodeReply(Box::new(result.map(NodeAnswer::Map)));
+        self.answer_client(caller, Answer::Reply(Box::new(reply)));
     }
 
     /// Returns a call that its node admits. Others are answered.
@@ -351,9 +387,19 @@ impl World {
     }
 
     /// A node is asked something as such.
-    pub(super) fn node_asked(&mut self, to: (usize, ProcessId, Ticket), node: NodeId, request: &NodeRequest) {
+    pub(super) fn node_asked(&mut self, to: Caller, node: NodeId, request: &NodeRequest) {
         let answer = match request {
             _ if !self.storage.contains_key(&node) => None,
+            NodeRequest::Move { shard, to: target } => {
+                let token = self.joins.token();
+                self.joins.asking.insert(token, (to, None));
+                return self.step_joins(node, MembershipEvent::Move { token, shard: *shard, to: *target });
+            }
+            NodeRequest::Change { node: changed, change } => {
+                let token = self.joins.token();
+                self.joins.asking.insert(token, (to, (*change == NodeChange::Remove).then_some(*changed)));
+                return self.step_joins(node, MembershipEvent::Change { token, node: *changed, change: *change });
+            }
             NodeRequest::GetMap => Some(NodeAnswer::Map(self.joins.map_of(node).clone())),
             _ => Some(NodeAnswer::Done),
         };

@@ -16,6 +16,7 @@ use crate::random::Random;
 use crate::script::Word;
 use crate::script::calls::{Disturbance, Timed};
 use crate::system_calls::{CLIENTS, CUTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
+use weft_client_core::BUSY_MS_MAX;
 use weft_protocol::NodeId;
 use weft_protocol::limits::SESSION_TERM_MS;
 
@@ -39,6 +40,8 @@ const BROKEN_MS: u64 = 20_000;
 /// A shard that does not reach another one says so within this time, and until an answer comes to what it asks next,
 /// which may be lost.
 const SPLIT_MS: u64 = 3 * super::partitions::TIMEOUT_MS;
+/// A call that is refused since a shard moves is given up after this time, by any client's clock.
+const REFUSED_MS: u64 = BUSY_MS_MAX * 49 / 50;
 /// A call is given up when its connection has broken so often.
 const UNHEARD_MIN: u64 = 3;
 /// Longest time between two rounds of slow programs: a name rests for a second after its lease was recalled.
@@ -263,8 +266,9 @@ impl World {
         self.network.after(ROUND_MS_MAX, Message::RoundLasts(round));
     }
 
-    /// Memory pressure, pauses, deaths and full disks.
+    /// Memory pressure, pauses, deaths and full disks; and changes of the map.
     fn disturb(&mut self) {
+        self.map_may_change();
         let disturbance = self.choices.decide(format_args!("before"), Disturbance::None, choose_disturbance);
         match disturbance {
             Disturbance::None => {}
@@ -326,6 +330,9 @@ impl World {
             let recorded = recorded.expect("a call returns in its round");
             let unheard = self.unheard.get(&recorded.client).copied().unwrap_or(0) - recorded.unheard;
             let is_split = self.model.split_ms.is_some_and(|split_ms| split_ms + SPLIT_MS >= recorded.begun_ms);
+            // The node of a shard that moves, or the shard's new one, does not hear of the map.
+            let is_moving = self.faults.moves && self.partitions.has_cut_nodes_since(recorded.begun_ms);
+            let is_refused = is_moving && recorded.begun_ms + REFUSED_MS <= now_ms && result == Err(Errno::EAGAIN);
             let broke_ms = self.connections.broke_ms(recorded.client);
             let is_lately = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| now_ms < at_ms + BROKEN_MS);
             recorded.pieces = self.clients[recorded.client].take_pieces(id);
@@ -339,7 +346,7 @@ impl World {
                 may_be_full: run.losses.was_full,
                 loses_session: run.losses.sessions(recorded.client) > recorded.sessions,
                 // It gave up, as it must, and nobody knows what became of its call.
-                is_unknown: result == Err(Errno::EIO) && (unheard >= UNHEARD_MIN || is_split),
+                is_unknown: is_refused || result == Err(Errno::EIO) && (unheard >= UNHEARD_MIN || is_split),
                 ..recorded.fate
             };
             recorded.returned = Some((now_ms, result));

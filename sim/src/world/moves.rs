@@ -18,11 +18,13 @@ use weft_metadata::{MembershipEvent, MemoryStore, Shard};
 use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::shard::ShardReply;
 use weft_protocol::message::storage::SessionFence;
-use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, ShardId};
+use weft_protocol::{ClusterMap, Error, InodeNumber, MapEpoch, NodeId, ShardId, routing};
 
 /// Longest time between two moves, milliseconds, and how many a run has at most.
 const MOVE_MS_MAX: u64 = 1_500;
 const MOVES: u64 = 20;
+/// Instead, a node leaves once in so many times.
+const LEAVES: u64 = 6;
 /// How often a source looks whether storage servers have answered, milliseconds.
 const LOOK_MS: u64 = 2;
 
@@ -82,7 +84,7 @@ pub(super) struct Moves {
 }
 
 /// Where a reply goes.
-type Caller = (usize, ProcessId, Ticket);
+pub(super) type Caller = (usize, ProcessId, Ticket);
 
 impl Moves {
     /// The node that has a shard's machine.
@@ -127,7 +129,12 @@ impl World {
 
     pub(super) fn moves_event(&mut self, message: Message) {
         match message {
-            Message::Begin(left) => self.begin_move(left),
+            Message::Begin(left) => {
+                if !self.ending && left > 0 {
+                    self.move_later(left - 1);
+                    self.move_some();
+                }
+            }
             Message::Ship(ship) => self.ship_asked(ship),
             Message::Look(ship) => self.ship_if_quiet(ship),
             Message::Take(ship, image) => self.take_arrived(ship, image),
@@ -143,15 +150,29 @@ impl World {
         }
     }
 
-    fn begin_move(&mut self, left: u64) {
-        if self.ending || left == 0 {
-            return;
+    /// A shard moves, or a node leaves.
+    fn move_some(&mut self) {
+        if self.setting.decide(format_args!("leave"), false, |random| random.one_in(LEAVES)) {
+            return self.leave_some();
         }
-        self.move_later(left - 1);
         let map = self.root_map();
         let (shards, nodes) = (map.shards.len() as u64, map.nodes.len() as u64);
         let shard = self.setting.decide(format_args!("move shard"), 1, |random| random.below(shards));
         let node = self.setting.decide(format_args!("move to"), 0, |random| random.below(nodes));
+        self.move_shard(shard, node);
+    }
+
+    fn leave_some(&mut self) {
+        let (nodes, clients) = (self.root_map().nodes.len() as u64, self.clients.len() as u64);
+        let node = self.setting.decide(format_args!("node leaves"), 0, |random| random.below(nodes));
+        let client = self.setting.decide(format_args!("leaves by"), 0, |random| random.below(clients));
+        if client < clients {
+            self.begin_leaving(node, usize::try_from(client).expect("few clients"));
+        }
+    }
+
+    /// A shard moves to a node, which is given by its place in the map.
+    pub(super) fn move_shard(&mut self, shard: u64, node: u64) {
         let number = |number: u64| u16::try_from(number).expect("few nodes and shards");
         let Some(to) = self.root_map().nodes.get(usize::from(number(node))).map(|node| node.id) else { return };
         let token = self.joins.token();
@@ -203,6 +224,7 @@ impl World {
         }
         let fences = self.grants.entry(from).or_default().begin_move(shard);
         let image = Image { state: machine.image(), fences };
+        self.count_what_moves(shard);
         self.send_step(from, to, ship, Message::Take(ship, image));
     }
 
@@ -254,6 +276,20 @@ impl World {
         let now_ms = self.now_at(node).boot_ms;
         self.grants.entry(node).or_default().arrived(others, image.fences, now_ms);
         self.resume(node, shard);
+    }
+
+    /// Counts what mounts have to do with a shard that is sent to another node.
+    fn count_what_moves(&mut self, shard: ShardId) {
+        let mounts = || self.clients.iter().enumerate().filter(|(_, client)| client.is_mounted());
+        let is_parked =
+            |index: usize| self.tokens.values().any(|pending| (pending.client, pending.call.shard) == (index, shard));
+        let is_of_shard = |inode: &InodeNumber| routing::of_inode(*inode) == shard;
+        let parked = mounts().filter(|(index, _)| is_parked(*index)).count();
+        let recalled = mounts().filter(|(_, client)| client.process.is_recalled_by(shard)).count();
+        let dirty = mounts().filter(|(_, client)| client.machine.dirty_inodes().iter().any(is_of_shard)).count();
+        self.tally.moved_parked += parked as u64;
+        self.tally.moved_recalled += recalled as u64;
+        self.tally.moved_dirty += dirty as u64;
     }
 
     fn resume(&mut self, node: NodeId, shard: ShardId) {

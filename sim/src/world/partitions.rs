@@ -74,6 +74,14 @@ pub(super) struct Partitions {
     until_ms: BTreeMap<(Party, Party), u64>,
 }
 
+impl Partitions {
+    /// Whether two nodes heard nothing of each other at some time since then.
+    pub(super) fn has_cut_nodes_since(&self, since_ms: u64) -> bool {
+        let is_of_nodes = |pair: &(Party, Party)| matches!(pair, (Party::Node(_), Party::Node(_)));
+        self.until_ms.iter().any(|(pair, until_ms)| is_of_nodes(pair) && *until_ms >= since_ms)
+    }
+}
+
 impl World {
     /// Cuts some client off from some node, now and then.
     pub(super) fn cut_again(&mut self) {
@@ -185,7 +193,7 @@ impl World {
             let other = Party::Node(node);
             let cut_ms = self.partitions.until_ms.get(&(own.min(other), own.max(other)));
             let was_cut = cut_ms.is_some_and(|until_ms| *until_ms >= since_ms);
-            !self.storage.contains_key(&node) || self.faults.all_cut && was_cut
+            self.is_lost_with(node) || self.faults.all_cut && was_cut
         };
         if !attributes.layout.objects().iter().any(|object| is_away(object.node())) {
             self.fail(&format!("the size of inode {} is told as one in doubt, and its node answers", attributes.inode));

@@ -28,7 +28,7 @@ impl World {
 
     /// A file's writer has published bytes of a part. If its node is gone, so are they.
     pub(super) fn published(&self, inode: InodeNumber, object: ObjectId) {
-        if !self.storage.contains_key(&object.node()) {
+        if self.is_lost_with(object.node()) {
             self.files.borrow_mut().forget(inode);
         }
     }

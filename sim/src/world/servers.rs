@@ -234,13 +234,13 @@ impl World {
             self.files.borrow_mut().cut_done(pending.process, inode, size);
         }
         if let (ShardRequest::Relocate { inode, objects, .. }, Ok(_)) = (&call.request, &reply.result)
-            && objects.iter().any(|object| !self.storage.contains_key(&object.node()))
+            && objects.iter().any(|object| self.is_lost_with(object.node()))
         {
             // The node is gone to which its bytes were copied.
             self.files.borrow_mut().forget(*inode);
         }
         if let (ShardRequest::Commit { inode, object: Some(_), .. }, Ok(_)) = (&call.request, &reply.result)
-            && self.objects_of(*inode).iter().any(|object| !self.storage.contains_key(&object.node()))
+            && self.objects_of(*inode).iter().any(|object| self.is_lost_with(object.node()))
         {
             // An export has made its objects before the node was gone, and nothing was done to the file.
             self.files.borrow_mut().forget(*inode);
@@ -423,12 +423,12 @@ impl World {
 
     /// A client asks for a node's space. Disks that are full are so for a while, and for writes alone.
     pub(super) fn space_asked(&mut self, to: (usize, ProcessId, Ticket), node: NodeId) {
-        let free = 1 << 40;
-        let space = Space { total: free, free, reserve: 0, objects: 0, device: 0, device_free: free };
-        let reply = WireMessage::StorageReply(Ok(StorageAnswer::Space(space)));
-        let is_there = self.storage.contains_key(&node);
-        let answer = if is_there { Answer::Reply(Box::new(reply)) } else { Answer::Broken };
-        self.answer_client(to, answer);
+        let space = self.storage.get(&node).map(|storage| {
+            let (free, objects) = (1 << 40, storage.objects().count() as u64);
+            Space { total: free, free, reserve: 0, objects, device: 0, device_free: free }
+        });
+        let reply = |space| Answer::Reply(Box::new(WireMessage::StorageReply(Ok(StorageAnswer::Space(space)))));
+        self.answer_client(to, space.map_or(Answer::Broken, reply));
     }
 
     /// A node other than that of the root shard is gone for good, with its shards and objects.
@@ -436,21 +436,10 @@ impl World {
         self.tally.crashes += 1;
         self.model.store_gone = true;
         self.note(&format!("node {node} is gone"));
-        if let Some(storage) = self.storage.remove(&node) {
-            self.tally.add_storage(&storage);
-        }
-        self.forget_held(node);
-        self.end_connections(None, Some(node));
+        self.stop_storage(node);
         let shards: Vec<_> = self.map.shards_at(node).collect();
         self.lose_shards(&shards);
-        let there = self.tokens.values_mut().filter(|pending| pending.node == node && !pending.is_away);
-        let mut callers = Vec::new();
-        for pending in there {
-            pending.is_away = true;
-            callers.push((pending.client, pending.process, pending.number));
-        }
-        callers.extend(self.moves.take_callers(node, None));
-        callers.into_iter().for_each(|caller| self.break_connection(caller));
+        self.break_callers(node);
         // A file whose object is not known to its shard yet may have it there too; and one that was exported may have
         // objects before anything was done to it.
         let mut files = self.files.borrow_mut();
@@ -462,6 +451,27 @@ impl World {
                 files.forget(inode);
             }
         }
+    }
+
+    /// A node's storage server ends, and with it its connections.
+    pub(super) fn stop_storage(&mut self, node: NodeId) {
+        if let Some(storage) = self.storage.remove(&node) {
+            self.tally.add_storage(&storage);
+        }
+        self.forget_held(node);
+        self.end_connections(None, Some(node));
+    }
+
+    /// A node ends: callers that wait there for answers of shards, also of those that have moved, learn of it.
+    pub(super) fn break_callers(&mut self, node: NodeId) {
+        let there = self.tokens.values_mut().filter(|pending| pending.node == node && !pending.is_away);
+        let mut callers = Vec::new();
+        for pending in there {
+            pending.is_away = true;
+            callers.push((pending.client, pending.process, pending.number));
+        }
+        callers.extend(self.moves.take_callers(node, None));
+        callers.into_iter().for_each(|caller| self.break_connection(caller));
     }
 
     /// These shards are gone with their node.

@@ -7,8 +7,7 @@ const GROWTH: Growth = Growth { entries: 5, entries_shared: 3, users: 3, step: 1
 
 impl World {
     pub(super) fn begin(kind: Kind, faults: Faults, source: (u64, &Tape), trace: bool) -> Self {
-        let growth = if kind.spreads() { GROWTH } else { Growth::USUAL };
-        let mut world = Self::with_clients((faults, growth), source, trace);
+        let mut world = Self::with_clients(kind, faults, source, trace);
         if kind == Kind::Partitions {
             // A size that was not reported is missing when leases are given back (docs/simulation.md, 3794243685068).
             world.forgetting = super::end::Forgetting::Looked;
@@ -74,7 +73,7 @@ impl World {
         world
     }
 
-    fn with_clients((faults, growth): (Faults, Growth), (seed, tape): (u64, &Tape), trace: bool) -> Self {
+    fn with_clients(kind: Kind, faults: Faults, (seed, tape): (u64, &Tape), trace: bool) -> Self {
         let nodes = (0..NODES).map(|id| NodeRecord {
             id: NodeId(id),
             host: String::new(),
@@ -98,7 +97,7 @@ impl World {
             round_ms: 0,
             wakes: Vec::new(),
             faults,
-            growth,
+            growth: if kind.spreads() { GROWTH } else { Growth::USUAL },
             clocks: BTreeMap::new(),
             partitions: Default::default(),
             network: Network::new(),
@@ -149,8 +148,10 @@ impl World {
             world.start_shard(id, world.map.shards[usize::from(id.0)].node);
             world.step(id, Event::SetMap(world.map.clone()));
         }
-        world.begin_joins();
-        world.begin_moves();
+        if !kind.has_mounts() {
+            world.begin_joins();
+            world.begin_moves();
+        }
         if faults.partitions {
             world.network.after(1, Message::Cut);
         }

@@ -90,6 +90,8 @@ pub struct Tally {
     /// Nodes that joined, and changes of the map that were abandoned.
     pub joined: u64,
     pub abandoned_joins: u64,
+    /// Nodes that have left.
+    pub removed: u64,
     /// Calls with an older epoch than the node's, and with a newer one; data requests of shards that the storage server
     /// did not know yet.
     pub older_epochs: u64,
@@ -98,6 +100,11 @@ pub struct Tally {
     /// Shards that moved, and moves that were abandoned.
     pub moved: u64,
     pub abandoned_moves: u64,
+    /// Mounts that had a call in a shard when it was sent to another node, one of whose leases it was recalling, and
+    /// that had bytes to report of a file of it.
+    pub moved_parked: u64,
+    pub moved_recalled: u64,
+    pub moved_dirty: u64,
     /// Files whose bytes moved, and moves that were hindered or had nothing to do.
     pub relocated: u64,
     pub hindered: u64,
