@@ -376,11 +376,6 @@ impl Process {
         poll_fn(|_| self.recalls.borrow_mut().pop_front().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Whether a lease of this shard that it recalls is being given up.
-    pub fn is_recalled_by(&self, shard: ShardId) -> bool {
-        self.working.borrow().iter().any(|(of, _)| *of == shard)
-    }
-
     /// A recall was answered; `None`: it is when it comes again.
     pub fn recall_done(&self, session: SessionId, recall: &Recall, kept: Option<LeaseMode>) {
         self.working.borrow_mut().remove(&(recall.shard, recall.number));

@@ -12,6 +12,7 @@
 use super::partitions::{Party, TIMEOUT_MS};
 use super::{Answer, Message as Any, Pending, World};
 use crate::bytes::ProcessId;
+use crate::client::Client;
 use crate::process::Ticket;
 use std::collections::BTreeMap;
 use weft_metadata::{MembershipEvent, MemoryStore, Shard};
@@ -285,7 +286,10 @@ impl World {
             |index: usize| self.tokens.values().any(|pending| (pending.client, pending.call.shard) == (index, shard));
         let is_of_shard = |inode: &InodeNumber| routing::of_inode(*inode) == shard;
         let parked = mounts().filter(|(index, _)| is_parked(*index)).count();
-        let recalled = mounts().filter(|(_, client)| client.process.is_recalled_by(shard)).count();
+        let is_recalled = |(_, client): &(usize, &Client)| {
+            self.shards.get(&shard).is_some_and(|machine| machine.recalls_of(client.session()) > 0)
+        };
+        let recalled = mounts().filter(is_recalled).count();
         let dirty = mounts().filter(|(_, client)| client.machine.dirty_inodes().iter().any(is_of_shard)).count();
         self.tally.moved_parked += parked as u64;
         self.tally.moved_recalled += recalled as u64;
