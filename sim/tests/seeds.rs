@@ -240,8 +240,8 @@ fn all_seeds_hold_while_nodes_join() {
     assert!(sums.iter().all(|sum| *sum > 0), "something never happened: {sums:?}");
 }
 
-/// Shards that move under load, between nodes that join, leave and are gone; messages of moves are lost, so that some are
-/// abandoned.
+/// Shards that move under load, between nodes that join, leave and are gone; messages of moves are lost, so that some
+/// are abandoned.
 #[test]
 fn all_seeds_hold_while_shards_move() {
     let mut sums = [0u64; 4];

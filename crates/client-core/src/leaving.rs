@@ -3,7 +3,7 @@
 //! ```text
 //!  Change(Drain) ──► MoveShard each ──► MoveFiles ──► (drained)
 //!                                          └──► AwaitClients ──► Count ──► Change(Remove) ──► Done
-//!                                                                  └── objects are left: MoveFiles once more, LookAgain
+//!                                                                  └── objects are left: MoveFiles, LookAgain
 //! ```
 //!
 //! A client that has not heard that the node drains still makes objects there. After a session's term it has heard, or
