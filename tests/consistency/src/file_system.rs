@@ -19,8 +19,11 @@ const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a mount process may take to end after its mount is gone, before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the space of removed files may be in use after their last close: what another mount may still open keeps it
-/// for a lease term, and so does the session of a mount that was killed.
+/// for a lease term.
 const SPACE_PATIENCE: Duration = Duration::from_secs(25);
+/// The same so long after a mount was killed: what it has made and told nobody of is collected once its session has
+/// ended everywhere. While that is not so, the storage server asks again after one, two and four lease terms.
+const SPACE_PATIENCE_AFTER_KILL: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Running nodes and mounts. Dropping it ends them and removes everything.
@@ -34,6 +37,8 @@ pub struct FileSystem {
     nodes: Vec<(u32, u64)>,
     /// Of a store with a limit.
     used_at_start: Option<u64>,
+    /// When a killed mount was last replaced.
+    replaced: Option<Instant>,
 }
 
 impl FileSystem {
@@ -52,6 +57,7 @@ impl FileSystem {
             mounts: BTreeMap::new(),
             nodes: Vec::new(),
             used_at_start: None,
+            replaced: None,
         };
         if let Some(weft_mode) = mode.weft.clone() {
             started.up(&weft_mode)?;
@@ -186,13 +192,15 @@ impl FileSystem {
     /// Waits until a store with a limit has as much free as when it was started: its reserve is in use all the time.
     /// Returns what is in use when it does not come to that in time.
     pub fn space_in_use(&self) -> Result<Option<String>, Stop> {
-        let deadline = Instant::now() + SPACE_PATIENCE;
+        let is_after_kill = self.replaced.is_some_and(|at| at.elapsed() < SPACE_PATIENCE_AFTER_KILL);
+        let patience = if is_after_kill { SPACE_PATIENCE_AFTER_KILL } else { SPACE_PATIENCE };
+        let deadline = Instant::now() + patience;
         while let Some(used) = self.used()?.filter(|used| Some(*used) != self.used_at_start) {
             if is_interrupted() {
                 return Err(Stop::Interrupted);
             }
             if Instant::now() > deadline {
-                return Ok(Some(format!("{used} bytes are in use {SPACE_PATIENCE:?} after all files were removed")));
+                return Ok(Some(format!("{used} bytes are in use {patience:?} after all files were removed")));
             }
             thread::sleep(POLL);
         }
@@ -222,6 +230,7 @@ impl FileSystem {
     /// Mounts again what was killed. Its workers must have been ended: their handles are dead.
     pub fn mount_again(&mut self, letter: char) -> Result<(), Stop> {
         self.unmount(letter);
+        self.replaced = Some(Instant::now());
         self.mount(letter)
     }
 
