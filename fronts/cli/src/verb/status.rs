@@ -31,7 +31,8 @@ nothing runs, a node does not answer, or a shard has failed.
     space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes,
       write_tcp_bytes, write_unix_bytes, write_memory_bytes,
-      read_memory_bytes, read_memory_lost_bytes, descriptors_passed, capabilities_rejected, peers_rejected,
+      read_memory_bytes, read_memory_lost_bytes,
+      descriptors_passed, capabilities_rejected, peers_rejected,
       rdma: {read_bytes, write_bytes, puts, gets, flushes, regions,
         placed_bytes, mapped_bytes, streamed_bytes, messages}},
     rdma (text)}]
