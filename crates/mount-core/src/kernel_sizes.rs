@@ -4,10 +4,9 @@
 //! that the kernel knows after the reply. But it disregards the size of a reply while a write that makes the file
 //! longer, or a truncation, is in flight (`FUSE_I_SIZE_UNSTABLE`), and that of a reply to a request from before the end
 //! of such a call or from before a notification (`attr_version`). The read would end before bytes that another client
-//! has written, and a mount cannot know: the write may be on its way to it, or its reply not be processed. A mapping,
-//! for which nobody asks, would end there, too, although its program has asked for the size. So before the reply to any
-//! request for attributes the kernel is made to know of at least so many bytes ([`crate::Kernel::grow`]), which it
-//! takes in any case.
+//! has written, and a mount cannot know: the write may be on its way to it, or its reply not be processed. So before
+//! such a reply the kernel is made to know of at least so many bytes ([`crate::Kernel::grow`]), which it takes in any
+//! case.
 //!
 //! That must not keep the reply from telling it of a smaller size, after a cut by another client: of which of the two
 //! it has to hear nobody can tell, for the mount does not know the kernel's size. So no page is dropped beside it, and
