@@ -77,7 +77,7 @@ mod tests {
     use weft_protocol::Error;
     use weft_protocol::data::{LentPart, REQUEST_BYTES};
 
-    const BYTES: usize = 100_000;
+    const BYTES: usize = 600_000;
 
     /// What a server does with a request to read.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
