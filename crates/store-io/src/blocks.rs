@@ -107,11 +107,11 @@ pub(crate) fn read(
     let mut memory = Lent::take();
     for piece in pieces(offset, bytes, PIECE_BYTES) {
         let (lead, end) = (piece.lead, piece.lead + piece.count);
-        let blocks = memory.get_mut(..end.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
+        let blocks = &mut memory[..end.next_multiple_of(BLOCK_BYTES)];
         if let Err(error) = object.read_at(piece.offset - lead as u64, blocks) {
             return failed(error, piece.offset == offset);
         }
-        socket.send_all_with(std::mem::take(&mut header), blocks.get(lead..end).unwrap_or_default())?;
+        socket.send_all_with(std::mem::take(&mut header), &blocks[lead..end])?;
     }
     Ok(Ok(()))
 }

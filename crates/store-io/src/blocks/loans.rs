@@ -27,7 +27,7 @@ impl Loans {
         Ok(Self { lender: Lender::new()?, buffers: Vec::new() })
     }
 
-    /// What the client is told, once.
+    /// What the client is told when it asks for loans.
     pub fn shared(&self) -> SharedMemory {
         self.lender.shared()
     }
@@ -64,9 +64,9 @@ impl Loans {
         for piece in pieces(offset, bytes, BUFFER_BYTES) {
             let mut memory = Lent::take();
             let end = piece.lead + piece.count;
-            let blocks = memory.get_mut(..end.next_multiple_of(BLOCK_BYTES)).unwrap_or_default();
+            let blocks = &mut memory[..end.next_multiple_of(BLOCK_BYTES)];
             object.read_at(piece.offset - piece.lead as u64, blocks)?;
-            let bytes = blocks.get(piece.lead..end).unwrap_or_default();
+            let bytes = &blocks[piece.lead..end];
             parts.push(LentPart { address: bytes.as_ptr() as u64, bytes: piece.count as u64 });
             buffers.push(memory);
         }
