@@ -62,7 +62,7 @@ impl Drop for Seal {
 }
 
 /// What a server lends of its own memory to the client of one connection. When it is dropped nothing is lent any more:
-/// whoever holds it with that memory declares it before that.
+/// a struct that holds both declares it before the memory.
 #[derive(Debug)]
 pub struct Lender {
     seal: Seal,
@@ -119,7 +119,7 @@ impl PeerMemory {
     /// nothing.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let bytes = into.len();
-        self.read_sealed(&[RemoteBytes { address, bytes }], &mut [IoSliceMut::new(into)], bytes)
+        self.read_sealed(&[RemoteBytes { address, bytes }], &mut [IoSliceMut::new(into)])
     }
 
     /// Fills `into`, which is as long, with what a server lends. `false`: it is not lent any more, and `into` is worth
@@ -131,13 +131,13 @@ impl PeerMemory {
         let from = from.map(|(address, bytes)| Ok(RemoteBytes { address, bytes: usize::try_from(bytes)? }));
         let from = from.collect::<std::result::Result<Vec<_>, _>>();
         let from = from.map_err(|_: std::num::TryFromIntError| TransportError::Malformed)?;
-        let bytes = into.len() + word.len();
-        self.read_sealed(&from, &mut [IoSliceMut::new(into), IoSliceMut::new(&mut word)], bytes)?;
+        self.read_sealed(&from, &mut [IoSliceMut::new(into), IoSliceMut::new(&mut word)])?;
         Ok(u64::from_ne_bytes(word) == lent.word)
     }
 
-    /// Copies so many bytes, and the seal behind them.
-    fn read_sealed(&self, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>], bytes: usize) -> Result<()> {
+    /// Fills these places, which are as long as what they are filled from, and copies the seal behind that.
+    fn read_sealed(&self, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let bytes: usize = into.iter().map(|place| place.len()).sum();
         let mut seal = [0; SEAL_BYTES];
         let seal_bytes = RemoteBytes { address: self.shared.seal_address, bytes: SEAL_BYTES };
         let from: Vec<RemoteBytes> = from.iter().copied().chain([seal_bytes]).collect();
