@@ -199,14 +199,13 @@ fn tell(
         }
         Ok(shown)
     });
-    // What was found is told also to somebody who does not wait for the shortest script.
-    let shortest = match &minimized {
-        Ok(shortest) => shortest,
-        Err(_) => script,
-    };
+    // Whoever interrupts the search for the shortest script is still shown the violation.
+    let shortest = minimized.as_ref().unwrap_or(script);
     let text = last.violation.as_ref().map(|violation| violation.wrong.text.clone()).unwrap_or_default();
     println!("shortest script after {runs} runs ({} steps), which shows: {text}", shortest.steps.len());
-    last.trace.iter().for_each(|line| println!("    {line}"));
+    for line in &last.trace {
+        println!("    {line}");
+    }
     if let Some(directory) = &plan.keep {
         let path = directory.join(format!("{mode}-{seed}.txt"));
         keep(&path, shortest, &text, &mode, seed)?;
