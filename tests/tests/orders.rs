@@ -256,7 +256,7 @@ fn a_link_made_in_an_ended_session_is_told_also_when_its_file_is_gone() {
         open(&other, &text, BOTH).close().unwrap();
         link.cut(false);
         drop(held);
-        // A kernel that is told ESTALE looks the old name up again, and gives the other file the new one.
+        // After ESTALE a kernel looks the old name up again, and would link the other file.
         assert_eq!(linking.join().unwrap().map(|entry| entry.attributes.inode), Ok(file.inode()));
     });
     assert_eq!(other.lookup(&me, ROOT, &linked).map(drop), Err(Error::NotFound));

@@ -85,7 +85,7 @@ fn a_full_store_refuses_what_it_would_take_and_loses_nothing() {
     client.close().unwrap();
 }
 
-/// Several clients write, cut and read one file by turns, against a model; each of them by requests of its own.
+/// Several clients take turns writing, truncating and reading one file with direct requests, against a model.
 fn reads_are_right_whatever_carries_them(stored: Stored) {
     const FILE: usize = 6 << 20;
     for way in [Way::Unix, Way::Stream] {

@@ -12,7 +12,7 @@
 //! Invariant: a node is removed only if it had no shard and no object a term after it was seen to drain.
 //! Not here: who moves what files have at the node (`relocate.rs`); what a change of the map is
 //! (docs/decisions/0023).
-//! On a crash: the node drains, and whoever has it leave again begins anew.
+//! On a crash: the node still drains, and the next attempt starts from there.
 
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::{ClusterMap, NodeChange, NodeId, ShardId};

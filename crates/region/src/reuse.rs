@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Reuses(Box<AtomicU64>);
 
 impl Reuses {
-    /// Blocks are about to be free. Whoever has looked them up with the gate has let it go.
+    /// Blocks are about to be freed. Every reader that looked them up has released the gate.
     pub fn note(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
