@@ -8,6 +8,8 @@ CHURN_MINUTES ?= 60
 # How long `make explore` runs new seeds, seconds of each kind, and of which kinds.
 EXPLORE_SECONDS ?= 30
 EXPLORE_KINDS ?= native partitions
+# Tests of one program that run at a time: most of them wait for processes that they have started.
+TEST_THREADS ?= 4
 BINARIES = $${CARGO_TARGET_DIR:-target}
 
 .DEFAULT_GOAL := help
@@ -35,7 +37,7 @@ demo: build ## Start four nodes, copy files in and out, mount, stop; leaves noth
 
 test: test-tools ## Build everything and run all tests (with tidy and a few seconds of fuzz)
 	$(CARGO) build --workspace
-	$(CARGO) test --workspace --no-fail-fast
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace --no-fail-fast
 
 tidy: ## Check what every tracked file has to keep (part of `make test`)
 	$(CARGO) run -q -p weft-xtask -- tidy
