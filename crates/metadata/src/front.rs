@@ -460,11 +460,11 @@ impl<K: KeyValue> Shard<K> {
         {
             return verdict;
         }
-        let verdict = match (self.read_first(&call.request), self.hidden_by(&call.request)) {
-            (Some(pause), _) => Verdict::Park(pause),
-            (None, Some(intent)) => Verdict::Park(Pause::until(Wait::Lock(intent), Vec::new())),
-            (None, None) if call.request.is_read() => self.read(call),
-            (None, None) => self.change(call, asked, number),
+        self.keep_to_the_file_that_was_cut(call);
+        let verdict = match self.read_first(&call.request).or_else(|| self.hidden_by(&call.request)) {
+            Some(pause) => Verdict::Park(pause),
+            None if call.request.is_read() => self.read(call),
+            None => self.change(call, asked, number),
         };
         match verdict {
             // Its shard cannot be reached, perhaps for good.

@@ -42,7 +42,6 @@ fn is_beside_others(own: Holder, mtime: Option<Timestamp>) -> bool {
 
 impl<K: KeyValue> Shard<K> {
     pub(super) fn change(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
-        self.keep_to_the_file_that_was_cut(call);
         let is_spread = matches!(call.request, ShardRequest::Spread { .. });
         if is_spread || self.back.crosses(&call.credentials, &call.request) {
             return self.begin_intent(call, None, Vec::new());
@@ -398,9 +397,11 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// An open has found its file when this was cut. By now the name may be another file's, or gone: opening that
-    /// one, or failing, would leave behind a file that lost its bytes to an open that never was. Once that file is gone
-    /// altogether, nobody can tell, and the name counts again. So does an open that repeats one of an ended session.
-    fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
+    /// one, or failing, would leave behind a file that lost its bytes to an open that never was. The name may also be
+    /// locked: an open that waited for it would set the size over what others have written and reported since the cut.
+    /// Once that file is gone altogether, nobody can tell, and the name counts again. So does an open that repeats one
+    /// of an ended session.
+    pub(super) fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
         if let ShardRequest::Open { inode, .. } = call.request
             && self.back.inode(inode).is_none()
             && let Some(by_name) = call.by_name.take()

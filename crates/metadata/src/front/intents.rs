@@ -61,8 +61,8 @@ impl Asking {
 
 impl<K: KeyValue> Shard<K> {
     /// Returns the intent that hides what the request asks for, so that the request has to wait for it.
-    pub(super) fn hidden_by(&self, request: &ShardRequest) -> Option<IntentId> {
-        match request {
+    pub(super) fn hidden_by(&self, request: &ShardRequest) -> Option<Pause> {
+        let intent = match request {
             ShardRequest::Lookup { parent, name } | ShardRequest::OpenAt { parent, name, .. } => {
                 self.back.hidden_name(*parent, name)
             }
@@ -71,7 +71,8 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::HoldDirectory { inode }
             | ShardRequest::ReadDirectory { inode, .. } => self.back.hidden_inode(*inode),
             _ => None,
-        }
+        };
+        intent.map(|intent| Pause::until(Wait::Lock(intent), Vec::new()))
     }
 
     /// Has another shard make the inode of a directory (`to`), or does what needs other shards. `claims`: keys that

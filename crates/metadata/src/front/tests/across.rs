@@ -481,6 +481,35 @@ fn a_move_below_what_a_shard_that_is_gone_has_locked_is_told_so() {
 }
 
 #[test]
+fn an_open_that_has_cut_its_file_waits_for_no_shard_that_locks_its_name_meanwhile() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    let inode = several.make((d1, "f"));
+    let world = &mut several.worlds[1];
+    world.ok(A, open(inode, Access::ReadWrite));
+    world.ok(A, commit(inode, 1, 50));
+    let flags = OpenFlags { truncate: true, ..flags(Access::Write) };
+    let cut = world.waits(B, ShardRequest::OpenAt { parent: d1, name: name("f"), flags, create: None });
+    world.answer_recalls(LeaseMode::Open);
+    let (asked, _) = world.asked_storage();
+    let intent = IntentId { shard: routing::of_inode(d2), number: 9 };
+    let locks = vec![Lock::Name { directory: d1, name: name("f"), fate: Fate::Stays }];
+    let step = PeerStep::Lock { session: B, round: 0, waits: true, locks };
+    several.deliver(PeerCall { to: routing::of_inode(d1), epoch: MapEpoch(1), intent, step });
+    let world = &mut several.worlds[1];
+    world.answer_recalls(LeaseMode::Open);
+    assert_eq!(world.peer_replies.len(), 1, "the name is locked");
+    world.storage_answers(asked, 0, 90);
+    assert_eq!(attributes(&world.done(cut)).size, 0);
+    // The other session has the file open still.
+    let report = world.waits(A, commit(inode, 1, 21));
+    let (asked, _) = world.asked_storage();
+    world.storage_answers(asked, 21, 91);
+    assert_eq!(attributes(&world.done(report)).size, 21);
+    assert_eq!(world.shard.back().inode(inode).map(|record| record.size), Some(21));
+}
+
+#[test]
 fn a_truncation_that_a_storage_server_has_made_waits_for_no_shard_that_locks_the_file_meanwhile() {
     let mut several = Several::new();
     let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
