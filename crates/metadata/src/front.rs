@@ -182,8 +182,8 @@ pub struct Shard<K> {
     storage_waits: BTreeMap<u64, (NodeId, storage::StorageWait)>,
     latest_storage_token: u64,
     backlogs: backlog::Backlogs,
-    /// Files whose object is being cut, with the work that waits for it.
-    cuts: BTreeMap<InodeNumber, u64>,
+    /// Files whose object is being cut.
+    cuts: BTreeMap<InodeNumber, changes::Cutting>,
     /// Open files that were cut, each with a stamp that no reply from before its last cut has.
     cut_at: BTreeMap<InodeNumber, u64>,
     /// Files whose size is searched for, each with the number of searches: its writer is gone, or a storage server has
@@ -498,7 +498,7 @@ impl<K: KeyValue> Shard<K> {
         if let Some(questions) = storage {
             let of = questions.of();
             if questions.cut() {
-                self.cuts.insert(of.0, number);
+                self.cuts.insert(of.0, changes::Cutting::new(number));
             }
             let (answers, requests) = questions.begin();
             if let Work::Call(call) = &mut work {

@@ -8,6 +8,7 @@ use super::{Pause, Shard, Verdict};
 use crate::back::{Aftermath, Answer, Command, Context, NO_OBJECT_MTIME, Outcome};
 use crate::kv::KeyValue;
 use crate::placement;
+use serde::{Deserialize, Serialize};
 use weft_protocol::limits::UNLINK_NAMES_MAX;
 use weft_protocol::message::shard::{ShardAnswer, ShardRequest};
 use weft_protocol::{
@@ -31,6 +32,21 @@ impl Cut {
     fn of(inode: InodeNumber, layout: Layout, size: u64) -> Option<Self> {
         let object = layout.object()?;
         Some(Self { inode, object, layout, size })
+    }
+}
+
+/// A cut that storage servers were asked for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Cutting {
+    /// The parked work that has asked for it.
+    pub by: u64,
+    /// A report of the file was taken meanwhile. It may be of bytes that were written since the object was cut.
+    is_reported: bool,
+}
+
+impl Cutting {
+    pub fn new(by: u64) -> Self {
+        Self { by, is_reported: false }
     }
 }
 
@@ -110,6 +126,9 @@ impl<K: KeyValue> Shard<K> {
             if let (Some(cut), false) = (cut, matches!(call.request, ShardRequest::Commit { .. })) {
                 // That of the reply, if not a later one, is higher than all before.
                 self.cut_at.insert(cut.inode, self.stamp + 1);
+                if self.cuts.get(&cut.inode).is_some_and(|cutting| cutting.is_reported) {
+                    self.doubt_size(cut.inode, cut.object);
+                }
             }
             self.note_report(call);
             self.note_unanswered(call);
@@ -158,6 +177,7 @@ impl<K: KeyValue> Shard<K> {
 
     fn note_report(&mut self, call: &Call) {
         if let ShardRequest::Commit { inode, number, passed, .. } = call.request {
+            self.cuts.entry(inode).and_modify(|cutting| cutting.is_reported = true);
             let key = LeaseKey::Data(inode);
             if let Some(holder) = self.leases.holder(&key, call.session()) {
                 let (reported, pages) = (holder.reported.max(number), holder.pages && !passed);
@@ -433,7 +453,7 @@ impl<K: KeyValue> Shard<K> {
             (None, request) => self.resized(request),
         };
         if let Some(inode) = touched
-            && self.cuts.get(&inode).is_some_and(|other| Some(*other) != number)
+            && self.cuts.get(&inode).is_some_and(|cutting| Some(cutting.by) != number)
         {
             return Some(Pause::until(Wait::Cut(inode), plan.keys()));
         }
@@ -468,7 +488,8 @@ impl<K: KeyValue> Shard<K> {
     /// The cuts that this work has asked for are over, whatever came of them: the next ones may go, and sizes that were
     /// asked for before are old.
     pub(super) fn end_cuts(&mut self, number: u64) {
-        let ended: Vec<_> = self.cuts.iter().filter(|(_, by)| **by == number).map(|(inode, _)| *inode).collect();
+        let ended: Vec<_> =
+            self.cuts.iter().filter(|(_, cutting)| cutting.by == number).map(|(inode, _)| *inode).collect();
         for inode in ended {
             self.cuts.remove(&inode);
             self.parking.ask_anew(inode);

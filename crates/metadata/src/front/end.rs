@@ -180,7 +180,7 @@ impl<K: KeyValue> Shard<K> {
     fn has_cut(&self, number: u64, work: &Work) -> bool {
         let Work::Call(call) = work else { return false };
         call.asked.is_some_and(|(inode, object)| {
-            self.cuts.get(&inode) == Some(&number)
+            self.cuts.get(&inode).is_some_and(|cutting| cutting.by == number)
                 && matches!(call.told(inode, object), Some(Ok(_)))
                 && self.back.inode(inode).is_some_and(|record| record.layout.object() == Some(object))
         })

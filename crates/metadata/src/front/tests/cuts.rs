@@ -265,3 +265,30 @@ fn the_size_of_a_dead_writers_file_is_asked_for_again_when_a_cut_has_failed() {
     world.storage_answers(again, 900, 4);
     assert_eq!(attributes(&world.ok(C, stat(inode))).size, 900);
 }
+
+/// The storage server may have told of a write before the cut, or of one after it.
+#[test]
+fn a_size_that_was_reported_while_a_file_was_cut_is_asked_for_again() {
+    for (size, sizes) in [(0, [0, 21]), (10, [10, 21])] {
+        for told in sizes {
+            let mut world = World::new();
+            let inode = world.file("f", 1);
+            world.ok(B, open_direct(inode, Access::Write));
+            let cut = waits(&mut world, A, if size == 0 { open_cut(inode) } else { resize(inode, size) });
+            let (cutting, _) = world.asked_storage();
+            let report = world.waits(B, commit(inode, 1, 21));
+            let (asked, _) = world.asked_storage();
+            world.storage_answers(asked, 21, 92);
+            world.done(report);
+            world.storage_answers(cutting, size, 91);
+            assert!(!grants(&world.done(cut)).intersects(Grants::DATA_EXCLUSIVE | Grants::ATTRIBUTES));
+            for session in [A, B] {
+                world.ok(session, release(inode));
+            }
+            let (asked, request) = world.asked_storage();
+            assert_eq!(request, StorageRequest::Stat { inode, object: object(1) });
+            world.storage_answers(asked, told, 92);
+            assert_eq!(attributes(&world.ok(C, stat(inode))).size, told);
+        }
+    }
+}
