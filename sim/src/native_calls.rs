@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use weft_client_core::{Entry, Files, FlushFor};
+use weft_client_core::{Entry, Files, FlushFor, retry_stale};
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
@@ -65,6 +65,21 @@ impl NativeCalls {
 
     async fn execute(&self, call: &Call) -> Result<Value> {
         match call {
+            Call::Open { path, flags, mode, handle } => self.open(path, *flags, *mode, *handle).await,
+            Call::CountLinks { .. }
+            | Call::Stat { .. }
+            | Call::Truncate { .. }
+            | Call::Mkdir { .. }
+            | Call::Unlink { .. }
+            | Call::Rmdir { .. }
+            | Call::Link { .. }
+            | Call::Rename { .. } => retry_stale(async || self.by_path(call).await).await,
+            _ => self.use_handle(call).await,
+        }
+    }
+
+    async fn by_path(&self, call: &Call) -> Result<Value> {
+        match call {
             Call::CountLinks { path } => {
                 let inode = self.walk(path).await?;
                 match self.attributes(inode).await? {
@@ -76,7 +91,6 @@ impl NativeCalls {
                 let inode = self.walk(path).await?;
                 self.attributes(inode).await
             }
-            Call::Open { path, flags, mode, handle } => self.open(path, *flags, *mode, *handle).await,
             Call::Truncate { path, size } => {
                 let inode = self.walk(path).await?;
                 self.cut(inode, *size).await
@@ -103,7 +117,7 @@ impl NativeCalls {
                 let renamed = self.machine.rename(&self.who, (from, &old), (to, &new), rename_mode(*mode));
                 renamed.await.map(|_| Value::Done)
             }
-            _ => self.use_handle(call).await,
+            other => unreachable!("{other:?} is no call by a path"),
         }
     }
 

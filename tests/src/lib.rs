@@ -212,12 +212,18 @@ impl FileSystem {
         Client::connect(&self.instance, &ClientOptions { way, ..ClientOptions::default() }).expect("client")
     }
 
-    /// A client that reaches the first node through a relay, by TCP.
-    pub fn client_behind(&self, proxy: &Proxy) -> Client {
+    /// What a client is to know of the file system to reach the first node through a relay, by TCP.
+    pub fn instance_behind(&self, proxy: &Proxy) -> Instance {
         let mut instance = self.instance.clone();
         let first = instance.map.nodes.first_mut().expect("there is a node");
         first.address.tcp = proxy.address.to_string();
-        Client::connect(&instance, &ClientOptions { way: Way::Tcp, ..ClientOptions::default() }).expect("client")
+        instance
+    }
+
+    /// A client that reaches the first node through a relay, by TCP.
+    pub fn client_behind(&self, proxy: &Proxy) -> Client {
+        let options = ClientOptions { way: Way::Tcp, ..ClientOptions::default() };
+        Client::connect(&self.instance_behind(proxy), &options).expect("client")
     }
 
     /// Ends one node: it answers nobody from now on.

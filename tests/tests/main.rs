@@ -18,6 +18,7 @@ mod orders;
 mod orphans;
 mod over;
 mod pages;
+mod paths;
 mod peer_memory;
 mod posix;
 mod ranges;

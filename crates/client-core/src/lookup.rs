@@ -344,20 +344,29 @@ impl<S: Shell> Files<S> {
     ) -> Result<Entry> {
         let request = ShardRequest::SetAttributes { inode, changes: changes.clone() };
         let attributes = self.change_inode(who, inode, &request).await?;
-        self.inode_entry(who, &attributes, Told::HERE).await
+        self.entry_of_changed(who, &attributes).await
     }
 
     /// Changes what is handed down to what is made in a directory from now on. One message.
     pub async fn set_inherited(&self, who: &Credentials, inode: InodeNumber, change: InheritedChange) -> Result<Entry> {
         let attributes = self.change_inode(who, inode, &ShardRequest::SetInherited { inode, change }).await?;
-        self.inode_entry(who, &attributes, Told::HERE).await
+        self.entry_of_changed(who, &attributes).await
     }
 
     /// Spreads the names of a directory over all shards. It keeps its names, and may be in use.
     pub async fn spread(&self, who: &Credentials, inode: InodeNumber) -> Result<Entry> {
         let attributes = self.change_inode(who, inode, &ShardRequest::Spread { inode }).await?;
         self.calls().session.cache().learn_parts(&attributes);
-        self.inode_entry(who, &attributes, Told::HERE).await
+        self.entry_of_changed(who, &attributes).await
+    }
+
+    /// The answer to a change of an inode. That others have removed it since is no error: the caller, or the kernel,
+    /// would make the change once more, of what has the name by now.
+    async fn entry_of_changed(&self, who: &Credentials, attributes: &Attributes) -> Result<Entry> {
+        match self.inode_entry(who, attributes, Told::HERE).await {
+            Err(Error::Stale) => Ok(Entry::of(attributes.clone(), (0, 0))),
+            told => told,
+        }
     }
 
     /// A change of an inode whose reply is its attributes. What is buffered of an open file is written first.

@@ -1,14 +1,21 @@
 //! Paths: components, `.` and `..`, symbolic links.
 
+use crate::block_on::block_on;
 use crate::client::Client;
 use crate::file::{File, OpenOptions};
 use std::collections::VecDeque;
-use weft_client_core::{Entry, GroupWish};
+use weft_client_core::{Entry, GroupWish, retry_stale};
 use weft_protocol::limits::SYMLINKS_FOLLOWED_MAX;
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{Cookie, Credentials, Error, FileKind, InodeNumber, Name, Result};
 
 impl Client {
+    /// Makes a call by a path: `call` walks it, and uses what is there. If that is gone by then, `call` is made once
+    /// more, from the walk on: see [`retry_stale`].
+    pub fn by_path<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        block_on(retry_stale(async || call()))
+    }
+
     /// Walks a path from the root (bytes, `/` between components, `.` and `..` understood) and follows symbolic links;
     /// the last one too when `follow_last` is set, or `/` is behind it: then what is there has to be a directory.
     pub fn walk(&self, who: &Credentials, path: &[u8], follow_last: bool) -> Result<Entry> {

@@ -3,7 +3,6 @@
 use crate::failure::{Explain, Outcome};
 use crate::open_file::OpenFile;
 use crate::place::Place;
-use weft_client::Entry;
 use weft_protocol::{AttributeChanges, Attributes, Error};
 
 /// What programs read and write at a time through their own buffers: `st_blksize`.
@@ -15,41 +14,20 @@ impl Place<'_> {
     /// Attributes of what is there. `Error::Unreachable`: a node is away, or the size is in doubt.
     #[inline]
     pub fn attributes(&self, follows: bool, verb: &str) -> Outcome<Attributes> {
-        self.walk(follows, verb, Entry::with_size)
-    }
-
-    /// Attributes of what is there, for who needs neither size nor times.
-    pub(crate) fn found(&self, follows: bool, verb: &str) -> Outcome<Attributes> {
-        self.walk(follows, verb, Ok)
-    }
-
-    #[inline]
-    fn walk(
-        &self,
-        follows: bool,
-        verb: &str,
-        takes: impl FnOnce(Entry) -> Result<Entry, Error>,
-    ) -> Outcome<Attributes> {
-        self.check(verb)?;
-        match self.fs.client.walk_from(&self.fs.who, self.directory, self.path, follows).and_then(takes) {
-            Ok(entry) => Ok(entry.attributes),
-            Err(error) => Err(error).explain(|| format!("{verb} {self}")),
-        }
+        self.call(verb, || Ok(self.entry(follows)?.with_size()?.attributes))
     }
 
     /// Whether the user may do with it what `bits` say: 4 read, 2 write, 1 execute or search.
     pub fn check_access(&self, bits: u16) -> Outcome {
-        if weft_client::may(&self.fs.who, &self.found(true, "access")?, bits) {
-            return Ok(());
-        }
-        Err(Error::AccessDenied).explain(|| format!("access {self}"))
+        self.call("access", || {
+            let may = weft_client::may(&self.fs.who, &self.entry(true)?.attributes, bits);
+            if may { Ok(()) } else { Err(Error::AccessDenied) }
+        })
     }
 
     /// Changes attributes of what the path leads to.
     pub fn change(&self, follows: bool, verb: &str, changes: &AttributeChanges) -> Outcome {
-        let inode = self.found(follows, verb)?.inode;
-        let changed = self.fs.client.set_attributes(&self.fs.who, inode, changes);
-        changed.map(drop).explain(|| format!("{verb} {self}"))
+        self.call(verb, || self.fs.client.set_attributes(&self.fs.who, self.inode(follows)?, changes).map(drop))
     }
 }
 

@@ -72,9 +72,15 @@ impl FileSystem {
             let text = format!("connect to \"{name}\": it does not run (any more): `weft status` shows what does");
             return Err(Failure::new(libc::ECONNREFUSED, text));
         }
+        Self::connect_to(&instance, &settings.client)
+    }
+
+    /// Connects to a file system that runs, as the user of this process.
+    pub fn connect_to(instance: &Instance, options: &ClientOptions) -> Outcome<Arc<Self>> {
+        let name = &instance.map.name;
         forks::watch();
-        let client = signals::blocked(|| Client::connect(&instance, &settings.client))
-            .explain(|| format!("connect to \"{name}\""))?;
+        let client =
+            signals::blocked(|| Client::connect(instance, options)).explain(|| format!("connect to \"{name}\""))?;
         client.require_ucx().map_err(|reason| {
             Failure::new(libc::EIO, format!("connect to \"{name}\": file data cannot go by UCX: {reason}"))
         })?;

@@ -1,6 +1,6 @@
 //! Where bytes are.
 
-use crate::failure::{Explain, Outcome};
+use crate::failure::Outcome;
 use crate::place::Place;
 use crate::signals::blocked;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,9 +22,8 @@ pub struct Located {
 impl Place<'_> {
     /// The pieces of the file, in their order.
     pub fn locate(&self) -> Outcome<Vec<Located>> {
-        let inode = self.found(true, "locate")?.inode;
         let client = &self.fs.client;
-        let locations = client.locate(&self.fs.who, inode).explain(|| format!("locate {self}"))?;
+        let locations = self.call("locate", || client.locate(&self.fs.who, self.inode(true)?))?;
         let map = client.map();
         let located = |location: Location| {
             let node = location.node.and_then(|node| map.node(node));

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_client::{File, GroupWish, JoinOptions, OpenOptions, ReadList, layout_text};
 use weft_protocol::message::shard::{Access, CreateFile};
-use weft_protocol::{Error, FileKind, GroupOpen, InodeNumber};
+use weft_protocol::{Attributes, Error, FileKind, GroupOpen, InodeNumber};
 
 /// Flags that say nothing here.
 const IGNORED: c_int = libc::O_CLOEXEC | libc::O_LARGEFILE | libc::O_NOCTTY | libc::O_NOATIME | libc::O_NONBLOCK;
@@ -107,14 +107,11 @@ impl OpenFile {
     }
 
     fn open_directory(place: &Place<'_>, flags: &Flags) -> Outcome<Self> {
-        let FileSystem { client, who, .. } = &**place.fs;
-        let directory = match client.walk_from(who, place.directory, place.path, flags.follows) {
-            Ok(entry) if entry.attributes.kind != FileKind::Directory => Err(Error::NotDirectory),
-            Ok(_) if flags.options.access.writes() || flags.create.is_some() => Err(Error::IsDirectory),
-            Ok(entry) => Ok(entry.attributes.inode),
-            Err(error) => Err(error),
-        };
-        let directory = directory.explain(|| format!("open {place}"))?;
+        let directory = place.call("open", || match place.entry(flags.follows)?.attributes {
+            Attributes { kind, .. } if kind != FileKind::Directory => Err(Error::NotDirectory),
+            _ if flags.options.access.writes() || flags.create.is_some() => Err(Error::IsDirectory),
+            Attributes { inode, .. } => Ok(inode),
+        })?;
         Ok(Self::new(place.fs, What::Directory(directory), flags))
     }
 

@@ -5,7 +5,8 @@ use crate::file_system::FileSystem;
 use crate::open_file::OpenFile;
 use std::fmt;
 use std::sync::Arc;
-use weft_protocol::{Error, InodeNumber};
+use weft_client::Entry;
+use weft_protocol::{Error, InodeNumber, Result};
 
 /// Where a path is to be looked up.
 pub struct Place<'a> {
@@ -29,6 +30,24 @@ impl<'a> Place<'a> {
     /// Nothing is at an empty path.
     pub fn check(&self, verb: &str) -> Outcome {
         if self.path.is_empty() { Err(Error::NotFound).explain(|| format!("{verb} an empty path")) } else { Ok(()) }
+    }
+
+    /// What the path leads to.
+    #[inline]
+    pub(crate) fn entry(&self, follows: bool) -> Result<Entry> {
+        self.fs.client.walk_from(&self.fs.who, self.directory, self.path, follows)
+    }
+
+    /// The inode that the path leads to.
+    pub(crate) fn inode(&self, follows: bool) -> Result<InodeNumber> {
+        Ok(self.entry(follows)?.attributes.inode)
+    }
+
+    /// Makes a call by the path, which `call` walks. It is made once more if what is there is gone when it is used.
+    #[inline]
+    pub(crate) fn call<T>(&self, verb: &str, call: impl FnMut() -> Result<T>) -> Outcome<T> {
+        self.check(verb)?;
+        self.fs.client.by_path(call).explain(|| format!("{verb} {self}"))
     }
 
     /// Whether it can only mean a directory, or nothing.

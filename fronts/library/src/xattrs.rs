@@ -1,10 +1,11 @@
 //! Extended attributes.
 
 use crate::failure::{Explain, Failure, Outcome};
+use crate::file_system::FileSystem;
 use crate::place::Place;
 use std::ffi::c_int;
 use weft_client::XattrKey;
-use weft_protocol::{InodeNumber, XattrExpectation, XattrValue};
+use weft_protocol::{InodeNumber, Result, XattrExpectation, XattrValue};
 
 /// What the flags of `setxattr` expect: `XATTR_CREATE`, `XATTR_REPLACE`, or none.
 pub fn expectation(flags: c_int) -> Outcome<XattrExpectation> {
@@ -17,40 +18,33 @@ pub fn expectation(flags: c_int) -> Outcome<XattrExpectation> {
 }
 
 impl Place<'_> {
-    fn named(&self, name: &[u8]) -> Outcome<(InodeNumber, XattrKey)> {
-        let inode = self.found(true, "xattr")?.inode;
-        Ok((inode, XattrKey::new(name).explain(|| self.of(name))?))
-    }
-
-    /// For the texts of failures.
-    fn of(&self, name: &[u8]) -> String {
-        format!("{} of {self}", String::from_utf8_lossy(name))
+    /// Makes a call about an extended attribute of what is there.
+    fn of_xattr<T>(&self, name: &[u8], mut call: impl FnMut(InodeNumber, &XattrKey) -> Result<T>) -> Outcome<T> {
+        let verb = format!("{} of", String::from_utf8_lossy(name));
+        let key = XattrKey::new(name).explain(|| format!("{verb} {self}"))?;
+        self.call(&verb, || call(self.inode(true)?, &key))
     }
 
     /// A value.
     pub fn xattr(&self, name: &[u8]) -> Outcome<Vec<u8>> {
-        let (inode, key) = self.named(name)?;
-        self.fs.client.value_of(&self.fs.who, inode, &key).explain(|| self.of(name))
+        self.of_xattr(name, |inode, key| self.fs.client.value_of(&self.fs.who, inode, key))
     }
 
     /// Sets a value.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], expects: XattrExpectation) -> Outcome {
-        let (inode, key) = self.named(name)?;
-        let value = XattrValue::new(value).explain(|| self.of(name))?;
-        self.fs.client.set_value(&self.fs.who, inode, (&key, &value), expects).explain(|| self.of(name))
+        let FileSystem { client, who, .. } = &**self.fs;
+        self.of_xattr(name, |inode, key| client.set_value(who, inode, (key, &XattrValue::new(value)?), expects))
     }
 
     /// The names of those that have a value.
     pub fn xattrs(&self) -> Outcome<Vec<Vec<u8>>> {
-        const VERB: &str = "list the extended attributes of";
-        let inode = self.found(true, VERB)?.inode;
-        let names = self.fs.client.list_xattrs(&self.fs.who, inode).explain(|| format!("{VERB} {self}"))?;
+        let list = || self.fs.client.list_xattrs(&self.fs.who, self.inode(true)?);
+        let names = self.call("list the extended attributes of", list)?;
         Ok(names.iter().map(|name| name.as_bytes().to_vec()).collect())
     }
 
     /// Removes a value.
     pub fn remove_xattr(&self, name: &[u8]) -> Outcome {
-        let (inode, key) = self.named(name)?;
-        self.fs.client.remove_value(&self.fs.who, inode, &key).explain(|| self.of(name))
+        self.of_xattr(name, |inode, key| self.fs.client.remove_value(&self.fs.who, inode, key))
     }
 }
