@@ -60,7 +60,7 @@ impl Asking {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// Returns the intent that hides what the request asks for, so that the request has to wait for it.
+    /// Returns the wait for the intent that hides what the request asks for, if there is one.
     pub(super) fn hidden_by(&self, request: &ShardRequest) -> Option<Pause> {
         let intent = match request {
             ShardRequest::Lookup { parent, name } | ShardRequest::OpenAt { parent, name, .. } => {
