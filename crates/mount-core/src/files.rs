@@ -325,12 +325,12 @@ impl<M: MountShell> Mount<M> {
         reply: impl FnOnce(Result<&[u8]>),
     ) -> Drops {
         let (caches, inode) = (&self.caches, open_file.inode);
-        let end = read.as_ref().ok();
-        let end = end.map(|bytes| End { at: offset + bytes.len() as u64, is_empty: bytes.is_empty() });
         let is_short = read.as_ref().is_ok_and(|bytes| bytes.len() < length);
-        if let (true, Some(end)) = (is_short, end) {
-            caches.sizes.told(inode, end.at);
-        }
+        let end = read.as_ref().ok().map(|bytes| {
+            let at = offset + bytes.len() as u64;
+            let is_cut = is_short && caches.sizes.told(inode, at);
+            End { at, is_empty: bytes.is_empty(), is_cut }
+        });
         let pages = || caches.pages(offset..offset + length as u64);
         if !caches.short_reads.is_used() {
             reply(read);

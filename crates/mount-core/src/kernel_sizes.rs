@@ -4,9 +4,10 @@
 //! that the kernel knows after the reply. But it disregards the size of a reply while a write that makes the file
 //! longer, or a truncation, is in flight (`FUSE_I_SIZE_UNSTABLE`), and that of a reply to a request from before the end
 //! of such a call or from before a notification (`attr_version`). The read would end before bytes that another client
-//! has written, and a mount cannot know: the write may be on its way to it, or its reply not be processed. So before
-//! such a reply the kernel is made to know of at least so many bytes ([`crate::Kernel::grow`]), which it takes in any
-//! case.
+//! has written, and a mount cannot know: the write may be on its way to it, or its reply not be processed. A mapping,
+//! for which nobody asks, would end there, too, although its program has asked for the size. So before the reply to any
+//! request for attributes the kernel is made to know of at least so many bytes ([`crate::Kernel::grow`]), which it
+//! takes in any case.
 //!
 //! That must not keep the reply from telling it of a smaller size, after a cut by another client: of which of the two
 //! it has to hear nobody can tell, for the mount does not know the kernel's size. So no page is dropped beside it, and
@@ -51,15 +52,19 @@ impl KernelSizes {
         });
     }
 
-    /// The kernel will be told this size. If it is smaller, it may believe it.
-    pub fn told(&self, inode: InodeNumber, size: u64) {
+    /// The kernel will be told this size. If it is smaller, it may believe it. Returns whether it was made to know of
+    /// more.
+    pub fn told(&self, inode: InodeNumber, size: u64) -> bool {
+        let mut knows_more = false;
         if self.count.load(Ordering::Acquire) > 0 {
             self.change(|known| {
-                if known.get(&inode).is_some_and(|known| *known > size) {
+                knows_more = known.get(&inode).is_some_and(|known| *known > size);
+                if knows_more {
                     known.remove(&inode);
                 }
             });
         }
+        knows_more
     }
 
     /// Others may change the file, or it was closed.
@@ -83,9 +88,9 @@ mod tests {
         assert!(sizes.knows(INODE, 10, false) && sizes.knows(INODE, 9, false));
         assert!(!sizes.knows(INODE, 11, false));
         assert!(sizes.knows(INODE, 11, true), "only this mount has made it longer");
-        sizes.told(INODE, 10);
+        assert!(!sizes.told(INODE, 10));
         assert!(sizes.knows(INODE, 10, false));
-        sizes.told(INODE, 9);
+        assert!(sizes.told(INODE, 9), "it was made to know of more");
         assert!(!sizes.knows(INODE, 9, false));
         sizes.grew(INODE, 10);
         sizes.forget(INODE);

@@ -7,13 +7,15 @@
 //! with an error. The kernel tells nobody of an error in readahead: it asks for each page that somebody wants again,
 //! alone, and nothing has changed the inode since *that* READ was sent.
 //!
-//! A page that is in memory without being up to date (a part of it was written, or its READ failed) is asked for
-//! without readahead, and its error would be the program's. Such pages are recorded. A READ of one of them is answered
-//! short in any case, and its pages are dropped after the reply, so that only this reader finds zeros. The error of a
-//! READ of one page alone may be the program's, too: the kernel asks so for a page that a notification took away
-//! between readahead and its use. If the file ends in the page, it is answered short, and mostly has not been crossed.
-//! If it ends before, the error goes to readahead, or to an access to a mapping that gets SIGBUS there in any case, or
-//! once in a while to a `read` beside a truncation. It is EINTR, after which programs call again.
+//! A page that is in memory without being up to date (a part of it was written, or its READ failed) is asked for alone,
+//! without readahead, and an error is the program's. The same may be so of any READ of one page: the kernel asks so for
+//! a page that a notification took away between readahead and its use. If the file ends before the page, it was cut,
+//! and the READ gets the error: EINTR, after which programs call again; an access to a mapping gets SIGBUS there in any
+//! case. If the file ends in the page, the kernel may know its size, so that the READ is answered short. Only where the
+//! kernel was made to know of more (`kernel_sizes.rs`) is it an error, too, once: a fault reads its page twice.
+//!
+//! Pages that may not be up to date are recorded. When a READ of one of them alone is answered short, its pages are
+//! dropped after the reply, so that only this reader finds zeros.
 //!
 //! So that this hardly happens, what changes the inode by this mount's doing waits for READs in flight: replies to
 //! writes, and notifications ([`ShortReads::unsettled`]). A notification for which another client waits does so for a
@@ -55,6 +57,8 @@ pub(crate) struct End {
     pub at: u64,
     /// It brings no byte.
     pub is_empty: bool,
+    /// The kernel was made to know of more.
+    pub is_cut: bool,
 }
 
 /// How a READ is to be answered.
@@ -219,8 +223,9 @@ impl<S> Record<S> {
             return ShortRead::Taken;
         }
         let is_recorded = self.all.is_some() || self.pages.range(pages.clone()).next().is_some();
+        let is_alone = pages.end - pages.start == 1;
         let failed = match self.pages.get(&pages.start) {
-            Some(recorded) if pages.end - pages.start == 1 => recorded.failed,
+            Some(recorded) if is_alone => recorded.failed,
             _ => None,
         };
         let sent = failed.unwrap_or(received.saturating_sub(QUEUED_MAX));
@@ -234,11 +239,9 @@ impl<S> Record<S> {
             self.pages.range_mut(pages.start..).for_each(|(_, page)| page.failed = None);
             return ShortRead::Taken;
         }
-        if is_recorded {
-            return ShortRead::Dropped { all: self.all.is_some() };
-        }
-        if pages.end - pages.start == 1 && !end.is_empty {
-            return ShortRead::Taken;
+        if is_alone && !end.is_empty && (failed.is_some() || !end.is_cut) {
+            let all = self.all.is_some();
+            return if is_recorded { ShortRead::Dropped { all } } else { ShortRead::Taken };
         }
         self.record(pages, Some(now));
         ShortRead::AskedAgain

@@ -19,15 +19,19 @@ fn recorded() -> ShortReads<()> {
 }
 
 fn ends_at(at: u64) -> End {
-    End { at, is_empty: false }
+    End { at, is_empty: false, is_cut: false }
 }
 
 /// A READ that is received, and answered short.
-fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, (received, answered): (u64, u64)) -> ShortRead {
+fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, times: (u64, u64)) -> ShortRead {
+    let is_empty = end <= pages.start * PAGE;
+    read_to(reads, pages, End { is_empty, ..ends_at(end) }, times)
+}
+
+fn read_to(reads: &ShortReads<()>, pages: Range<u64>, end: End, (received, answered): (u64, u64)) -> ShortRead {
     let begun = reads.read_begins(INODE, pages.clone(), ms(received));
     let begun = begun.map(|(_, begun)| begun);
     let times = ((ms(received), ms(answered)), begun.as_ref());
-    let end = End { at: end, is_empty: end <= pages.start * PAGE };
     let decided = reads.answer(INODE, pages, Some(end), times, |_| {});
     begun.inspect(|begun| reads.read_ends(INODE, begun));
     decided
@@ -99,13 +103,32 @@ fn the_error_of_a_page_that_is_not_up_to_date_would_be_the_programs() {
     assert_eq!(read(&reads, 1..2, PAGE + 5, (111, 120)), ShortRead::Dropped { all: false });
     assert_eq!(read(&reads, 2..4, PAGE + 5, (121, 125)), ShortRead::AskedAgain, "readahead");
     reads.changed(INODE, ms(130));
-    assert_eq!(read(&reads, 2..3, PAGE + 5, (128, 135)), ShortRead::Dropped { all: false }, "crossed again");
+    assert_eq!(read(&reads, 2..3, PAGE + 5, (128, 135)), ShortRead::AskedAgain, "crossed again: the file was cut");
     let unknown = ShortReads::<()>::default();
     unknown.begin(INODE, ms(0));
-    assert_eq!(read(&unknown, 0..2, 5, (1, 2)), ShortRead::Dropped { all: true });
+    assert_eq!(read(&unknown, 0..1, 5, (1, 2)), ShortRead::Dropped { all: true });
     let dropping = unknown.drop_begins(INODE, 0..u64::MAX, ms(3));
     unknown.drop_ends(INODE, dropping);
     assert_eq!(read(&unknown, 0..2, 5, (4, 5)), ShortRead::AskedAgain);
+}
+
+#[test]
+fn readahead_asks_for_no_page_that_is_in_memory() {
+    let reads = recorded();
+    let begun = reads.write_begins(INODE, PAGE + 5, (0..0, [None, Some(1)]), ms(100)).expect("it is recorded");
+    reads.write_ends(INODE, begun, None, ms(110));
+    assert_eq!(read(&reads, 1..4, 2 * PAGE + 5, (111, 120)), ShortRead::AskedAgain, "memory pressure took the page");
+}
+
+#[test]
+fn a_page_of_a_file_that_was_cut_is_asked_for_again_once() {
+    let reads = recorded();
+    let begun = reads.write_begins(INODE, PAGE + 5, (0..0, [None, Some(1)]), ms(100)).expect("it is recorded");
+    reads.write_ends(INODE, begun, None, ms(110));
+    let cut = End { is_cut: true, ..ends_at(PAGE + 9) };
+    assert_eq!(read_to(&reads, 1..2, cut, (111, 120)), ShortRead::AskedAgain);
+    reads.changed(INODE, ms(121));
+    assert_eq!(read_to(&reads, 1..2, cut, (122, 123)), ShortRead::Dropped { all: false }, "or a mapping gets SIGBUS");
 }
 
 #[test]
