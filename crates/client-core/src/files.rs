@@ -113,6 +113,14 @@ impl<S: Shell> Files<S> {
         }
     }
 
+    /// Whether a cache above may keep what was read of a file: not of one that is not open here.
+    pub async fn may_cache(&self, inode: InodeNumber) -> bool {
+        let Some(open) = lock(&self.open).get(inode).cloned() else { return false };
+        let may_cache = open.may_cache(&self.objects).await;
+        self.used(&open).await;
+        may_cache
+    }
+
     /// Writes back what a dropped handle left, where nobody can be told of an error.
     pub(crate) async fn flush_dropped(&self, open: &OpenInode<S>) -> bool {
         let flushed = open.flush(&self.objects, FlushFor::Drop).await;

@@ -354,22 +354,22 @@ impl<M: MountShell> Mount<M> {
         }
     }
 
-    /// Before the reply to a request for attributes by an open file: makes the kernel know of bytes that others have
-    /// added. Should the file have been cut since, the kernel learns it as if it had been cut after the reply.
-    pub(crate) async fn tell_size(&self, handle: u64, size: u64) -> Result<()> {
-        let open_file = self.files.get(handle)?;
-        let (caches, inode) = (&self.caches, open_file.inode);
-        let is_leased = open_file.file.open.may_cache(&self.client.objects).await;
-        if !caches.modes.is_cached(inode) || caches.sizes.knows(inode, size, is_leased) {
-            return Ok(());
+    /// Before the reply to a request for attributes of a file that the kernel has open: makes it know of bytes that
+    /// others have added, whatever it makes of the reply. Should the file have been cut since, the kernel learns it as
+    /// if it had been cut after the reply.
+    pub(crate) async fn tell_size(&self, inode: InodeNumber, size: u64) {
+        let caches = &self.caches;
+        if caches.modes.phase(inode) != Phase::Other
+            || caches.sizes.knows(inode, size, self.client.may_cache(inode).await)
+        {
+            return;
         }
-        let Some(kernel) = caches.kernel() else { return Ok(()) };
+        let Some(kernel) = caches.kernel() else { return };
         caches.short_reads.grows(inode, size, caches.pages(size - 1..size), caches.shell.now());
         caches.inodes.disregards_replies(inode, caches.shell.now());
         if kernel.grow(inode, size).await.is_ok() {
             caches.sizes.grew(inode, size);
         }
-        Ok(())
     }
 
     /// Writes all bytes.

@@ -144,20 +144,12 @@ impl<M: MountShell> Mount<M> {
         }
     }
 
-    /// Attributes for the kernel to keep. `handle`: an open file through which it asks, for a read that goes beyond
-    /// the size that it knows.
-    pub async fn get_attributes(
-        &self,
-        who: &Credentials,
-        inode: InodeNumber,
-        handle: Option<u64>,
-    ) -> Answer<'_, M, Entry> {
+    /// Attributes for the kernel to keep.
+    pub async fn get_attributes(&self, who: &Credentials, inode: InodeNumber) -> Answer<'_, M, Entry> {
         let telling = self.telling(&[]).await;
-        let mut known = self.client.attributes(who, inode).await;
-        if let (Ok(entry), Some(handle)) = (&known, handle)
-            && let Err(error) = self.tell_size(handle, entry.attributes.size).await
-        {
-            known = Err(error);
+        let known = self.client.attributes(who, inode).await;
+        if let Ok(entry) = &known {
+            self.tell_size(inode, entry.attributes.size).await;
         }
         let told = known.map(|entry| telling.attributes(entry));
         Answer::new(telling, told)

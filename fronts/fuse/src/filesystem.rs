@@ -156,11 +156,10 @@ impl Filesystem for MountedFilesystem {
         self.turns.look();
     }
 
-    fn getattr(&self, request: &Request, inode: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let (caller, inode) = (Caller::from(request), convert::inode(inode));
-        let handle = handle.map(|handle| handle.0);
         self.run(request, Wait::KeepsWrites, move |front| {
-            let answer = block_on(front.mount.get_attributes(&front.who(caller), inode, handle));
+            let answer = block_on(front.mount.get_attributes(&front.who(caller), inode));
             answer_attributes("getattr", answer.result, reply);
         });
     }

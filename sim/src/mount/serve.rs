@@ -203,8 +203,8 @@ impl Served {
                 }
                 Err(error) => self.reply(Err(errno(&error))),
             },
-            Operation::Getattr { fh } => {
-                let answer = mount.get_attributes(who, node, fh).await;
+            Operation::Getattr { .. } => {
+                let answer = mount.get_attributes(who, node).await;
                 self.reply_with(answer.result, |entry| Self::attributes_reply(&entry));
             }
             Operation::Setattr(change) => {
