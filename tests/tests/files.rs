@@ -587,6 +587,25 @@ fn nothing_is_lent_that_is_not_here_or_counted() {
 }
 
 #[test]
+fn an_object_that_is_extended_as_it_is_made_is_the_files_though_it_is_not_lent() {
+    let fs = FileSystem::start(Wanted { store_bytes: Some(64 << 20), ..Wanted::default() });
+    let other = fs.client(Way::Auto);
+    let extended = open(&other, "f", BOTH);
+    extended.truncate(50_000).unwrap();
+    extended.close().unwrap();
+    let client = fs.client(Way::Auto);
+    let file = open(&client, "f", BOTH);
+    assert!(file.lend().is_none());
+    file.close().unwrap();
+    other.unlink(&me(), ROOT, &name("f")).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while client.space().unwrap().files > 0 {
+        assert!(Instant::now() < end, "{:?}", client.space());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn a_kernel_that_is_left_with_an_old_object_is_told() {
     let fs = FileSystem::start(Wanted::default());
     let (mount, other) = (fs.client(Way::Auto), fs.client(Way::Auto));

@@ -93,6 +93,7 @@ impl<S: Shell> State<S> {
             return Ok(());
         }
         let is_made_here = self.known.held().is_none();
+        let is_extended = self.end_of_first_object().is_some();
         if is_made_here {
             if !writes || !io.is_near(io.home()) || io.home_passes_none.load(Ordering::Relaxed) {
                 return Ok(());
@@ -105,7 +106,7 @@ impl<S: Shell> State<S> {
             if file.is_none() {
                 // Its store has a size limit, and keeps it.
                 io.home_passes_none.store(true, Ordering::Relaxed);
-                if is_made_here {
+                if is_made_here && !is_extended {
                     self.known.object_was_not_made();
                 }
             } else if self.known.reports_object(direct) && !self.commit(io).await? {

@@ -11,6 +11,7 @@ use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
+use std::num::NonZero;
 use std::sync::Arc;
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::error::errno;
@@ -80,9 +81,8 @@ impl<S: Shell> State<S> {
         assert!(!self.known.is_split(), "{} has parts", self.known.inode());
         // An object that is made has a time of its own, which is no write's.
         let (objects, mut made) = io.new_objects(self.known.inode(), &self.known.attributes().layout).await?;
-        if self.known.is_exclusive()
-            && let Some(last) = self.known.size().checked_sub(1)
-        {
+        if let Some(end) = self.end_of_first_object() {
+            let last = end.get() - 1;
             let mut write = ObjectWrite::new((self.known.inode(), objects.clone()), DataOperation::Write, false);
             made = made.max(Some(io.write_object(&mut write, &[0], last, None).await?.mtime));
         }
@@ -95,6 +95,11 @@ impl<S: Shell> State<S> {
         self.right_until_ms = io.calls.shell.now_ms() + u64::from(BATCH_MARGIN_SECONDS) * 1000 - RIGHT_MARGIN_MS;
         self.descriptor = Descriptor::NotAsked;
         Ok(())
+    }
+
+    /// The size that the file's first object gets as it is made. `None`: it is made by the first write, or empty.
+    pub fn end_of_first_object(&self) -> Option<NonZero<u64>> {
+        NonZero::new(self.known.size()).filter(|_| self.known.is_exclusive())
     }
 
     /// Whether a write is gathered where that is possible. Takes note of where the next one begins in a sequence.
