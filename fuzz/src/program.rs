@@ -350,7 +350,7 @@ impl<'a> World<'a> {
             4..=7 => {
                 let create = CreateFile { mode: 0o666, exclusive: self.reader.byte() > 200, plan: None };
                 let create = (self.reader.byte() < 200).then_some(create);
-                ShardRequest::OpenAt { parent, name, flags: self.flags(), create }
+                ShardRequest::OpenAt { parent, name, flags: self.flags(), create, objects: None }
             }
             8 | 9 => ShardRequest::Open { inode, flags: self.flags() },
             10 | 11 => {

@@ -325,7 +325,13 @@ mod tests {
             model.store_gone = store_gone;
             let flags =
                 OpenFlags { access: Access::Write, truncate, direct: false, page_cache: PageCache::None, group: None };
-            let request = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name.clone(), flags, create: None };
+            let request = ShardRequest::OpenAt {
+                parent: InodeNumber::ROOT,
+                name: name.clone(),
+                flags,
+                create: None,
+                objects: None,
+            };
             check(&mut model, &request, &Err(Error::Unreachable), 0).is_err()
         };
         assert!(!refused(true, true));

@@ -172,15 +172,17 @@ impl Storage {
         if self.gate_of(request).is_fenced() {
             return Err(Error::SessionEnded);
         }
-        let makes =
-            matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
-        if makes && grant.create {
-            let device = Rc::clone(&self.device);
-            let made = || Object { inode: request.inode, file: ObjectFile::new(&device, wall) };
-            self.objects.entry(request.object).or_insert_with(made);
+        if grant.create {
+            self.make(request.inode, request.object, wall);
         }
         self.object(request.inode, request.object)?;
         Ok(())
+    }
+
+    /// Makes an object if there is none of its number.
+    fn make(&mut self, inode: InodeNumber, object: ObjectId, wall: Timestamp) {
+        let device = Rc::clone(&self.device);
+        self.objects.entry(object).or_insert_with(|| Object { inode, file: ObjectFile::new(&device, wall) });
     }
 
     /// What a request is to the ranges that kernels cache; `None`: it may go at once.
@@ -268,6 +270,10 @@ impl Storage {
     pub fn perform(&mut self, request: &StorageRequest, now: Now) -> Result<StorageAnswer> {
         match request {
             StorageRequest::Stat { inode, object } => self.object(*inode, *object)?.stat(),
+            StorageRequest::Make { inode, object } => {
+                self.make(*inode, *object, now.wall);
+                self.object(*inode, *object)?.stat()
+            }
             StorageRequest::Truncate { inode, object, size, .. } => {
                 let object = self.object(*inode, *object)?;
                 object.file.truncate(index(*size), now)?;

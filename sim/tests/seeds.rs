@@ -296,7 +296,7 @@ const RARE_SEEDS_OF_GROUPS: [u64; 6] = [23_878, 18_910, 11_521, 12_565, 18_949, 
 /// Files that clients export to groups, with clients that are cut off; and while shards move.
 #[test]
 fn all_seeds_hold_with_groups() {
-    let mut sums = [0u64; 7];
+    let mut sums = [0u64; 10];
     for (kind, seeds, rare) in [(Kind::Groups, 0..300, &RARE_SEEDS_OF_GROUPS[..]), (Kind::GroupMoves, 0..100, &[])] {
         for seed in seeds.chain(rare.iter().copied()) {
             println!("seed {seed}; again with: cargo run --release -p weft-sim -- {kind} replay {seed}");
@@ -309,6 +309,9 @@ fn all_seeds_hold_with_groups() {
                 tally.group_requests,
                 tally.group_unlinked,
                 tally.group_writes,
+                tally.made_for_groups,
+                tally.striped_for_groups,
+                tally.objects_to_come,
             ];
             for (sum, count) in sums.iter_mut().zip(counts) {
                 *sum += count;
@@ -316,8 +319,10 @@ fn all_seeds_hold_with_groups() {
         }
     }
     println!(
-        "groups, those opened with a name, members, void rights, requests, those of files without a name, writes: \
-         {sums:?}"
+        "groups, those opened with a name, members, void rights, requests, those of files without a name, writes, \
+         files made with their objects, striped ones, objects made by a shard: {sums:?}"
     );
-    assert!(sums.iter().all(|sum| *sum > 400), "something hardly happened: {sums:?}");
+    let (before, objects) = sums.split_at(7);
+    let happened = before.iter().all(|sum| *sum > 400) && objects.iter().all(|sum| *sum > 20);
+    assert!(happened, "something hardly happened: {sums:?}");
 }

@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 use weft_client::protocol::message::node::NodeRequest;
-use weft_client::protocol::message::shard::{Access, CreateFile};
-use weft_client::protocol::{Error, GroupOpen, InodeNumber, LockMode, LockRange, Name, NodeId, RangeLock, StripePlan};
-use weft_client::{Client, File, JoinOptions, OpenOptions, Way};
+use weft_client::protocol::message::shard::{Access, CreateFile, GroupLayouts};
+use weft_client::protocol::{
+    Error, GroupOpen, InodeNumber, LockMode, LockRange, Name, NodeId, Plan, RangeLock, StripePlan,
+};
+use weft_client::{Client, File, GroupWish, JoinOptions, OpenOptions, Way};
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::{Credentials, SessionId, UserKey, routing};
 use weft_tests::{FileSystem, Stored, Wanted, contents, eventually, objects, open, pattern, with_each_store};
@@ -18,6 +20,7 @@ with_each_store! {
     members_use_a_file_without_a_word_to_its_shard,
     the_file_outlives_its_exporter_and_its_name,
     all_of_a_striped_file_is_shared,
+    a_file_that_a_group_open_makes_has_its_objects,
     appends_of_members_do_not_mix,
     appends_of_members_to_a_striped_file_do_not_mix,
 }
@@ -121,6 +124,46 @@ fn all_of_a_striped_file_is_shared(stored: Stored) {
     file.write_at(&bytes[..500_000], 0).unwrap();
     assert_eq!((read(&shared, 0, 2 << 20), shared.size().unwrap()), (bytes.clone(), 1 << 20));
     assert_eq!(member.counters().shard_calls, before);
+}
+
+/// One call makes the file with its objects; members and others find them, also if nobody has used them before.
+fn a_file_that_a_group_open_makes_has_its_objects(stored: Stored) {
+    let fs = FileSystem::start(Wanted { nodes: 4, stored, ..Wanted::default() });
+    let (maker, member, other) = (fs.client(Way::Auto), fs.client(Way::Auto), fs.client(Way::Tcp));
+    let make = |text: &str, plan| {
+        let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: Some(plan) });
+        let wish = GroupWish { layouts: GroupLayouts::All, synced: false };
+        let before = maker.counters().shard_calls;
+        let file = maker.open_for_group(&me(), (ROOT, &name(text)), BOTH, create, wish).unwrap();
+        let exported = passed(&file);
+        assert_eq!(maker.counters().shard_calls, before + 1, "{text} {plan:?}");
+        (file, exported)
+    };
+    maker.lookup(&me(), ROOT, &name("none")).unwrap_err();
+    let striped = StripePlan::new(3, 64 << 10).unwrap().into();
+    let bytes = pattern(300_000, 3);
+    for (text, plan) in [("whole", Plan::Whole), ("striped", striped)] {
+        let (file, exported) = make(text, plan);
+        let shared = import(&member, &exported);
+        assert_eq!((read(&shared, 0, 99), shared.size().unwrap()), (Vec::new(), 0));
+        shared.write_at(&bytes[100_000..], 100_000).unwrap();
+        file.write_at(&bytes[..100_000], 0).unwrap();
+        assert_eq!(read(&shared, 0, 400_000), bytes, "{text}");
+        assert_eq!(read(&open(&other, text, OpenOptions::READ), 0, 400_000), bytes, "{text}");
+        let unused = format!("unused-{text}");
+        let made = maker.lookup(&me(), ROOT, &name(text)).unwrap().attributes;
+        drop(make(&unused, plan));
+        // Others find them while the group has the file open, and when it has ended.
+        let found = open(&other, &unused, BOTH);
+        assert_eq!((found.size().unwrap(), read(&found, 0, 99)), (0, Vec::new()));
+        found.write_at(&bytes, 0).unwrap();
+        assert_eq!(read(&found, 0, 400_000), bytes, "{unused}");
+        let (kept, _) = make(&format!("kept-{text}"), plan);
+        assert_eq!(read(&open(&other, &format!("kept-{text}"), BOTH), 0, 99), []);
+        kept.write_at(&bytes, 0).unwrap();
+        assert_eq!(other.lookup(&me(), ROOT, &name(&format!("kept-{text}"))).unwrap().attributes.size, 300_000);
+        assert_eq!(made.layout.plan(), plan);
+    }
 }
 
 /// Members that each have a connection of their own, the opener, and a client without the group.

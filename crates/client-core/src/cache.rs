@@ -21,7 +21,7 @@ use std::sync::Arc;
 use terms::{OthersDoubted, Term};
 use weft_protocol::hash::FixedMap;
 use weft_protocol::{
-    Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, ShardId, Timestamp, Xattr, routing,
+    Attributes, Cookie, FileKind, Grants, InodeNumber, LeaseKey, Name, Plan, ShardId, Timestamp, Xattr, routing,
 };
 
 /// Names kept. Beyond it the oldest are given back.
@@ -251,6 +251,11 @@ impl Cache {
             Cached::Found(inode, kind) => Some((inode, kind)),
             Cached::Absent | Cached::Unknown => None,
         }
+    }
+
+    /// The layout of what is made in a directory, when something was known of it.
+    pub fn latest_plan(&self, directory: InodeNumber) -> Option<Plan> {
+        self.attributes.get(&directory).map(|known| known.attributes.layout.plan())
     }
 
     /// What is known of an inode, all fields good.

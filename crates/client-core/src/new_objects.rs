@@ -15,8 +15,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::OBJECT_BATCH_COUNT;
+use weft_protocol::message::shard::{FirstObjects, LeasedObject, ShardAnswer};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
-use weft_protocol::{Capability, Error, InodeNumber, Layout, NodeId, ObjectId, Result, SessionId, Timestamp};
+use weft_protocol::{
+    Capability, Error, InodeNumber, Layout, NodeId, ObjectId, Plan, Result, SessionId, StripePlan, Timestamp,
+};
 
 /// Seconds before the end of its term from which on a batch is not used any more.
 pub(crate) const BATCH_MARGIN_SECONDS: u32 = 600;
@@ -32,6 +35,13 @@ struct Batch {
     /// The node has little space left, as of then.
     is_low: bool,
     looked_ms: u64,
+}
+
+impl Batch {
+    fn identifier(&self, index: u32) -> ObjectId {
+        let first = self.capability.object;
+        ObjectId::new(first.node(), first.sequence() + u64::from(index))
+    }
 }
 
 /// What is known of the nodes that may get new objects.
@@ -86,27 +96,68 @@ impl<S: Shell> Objects<S> {
     ) -> Result<(FileObjects, Option<Timestamp>)> {
         let first = self.new_object().await?;
         let Some(plan) = layout.stripes() else { return Ok((first.into(), None)) };
-        let mut held = vec![first];
-        let mut made = self.make(inode, first).await?;
-        let map = self.calls.map();
-        for node in candidates(&self.calls.shell, &map) {
-            if held.len() == usize::from(plan.width()) {
+        let made = self.make(inode, first).await?;
+        let others = self.at_other_nodes(first, plan, async |node| self.make_at(inode, node).await).await?;
+        let held: Vec<_> = std::iter::once(first).chain(others.iter().map(|(other, _)| *other)).collect();
+        let made = others.iter().fold(made, |latest, (_, made)| latest.max(*made));
+        Ok((FileObjects::made(layout, &held).expect("no more than planned"), Some(made)))
+    }
+
+    /// Identifiers for the objects of a file with this plan, which is made with them, chosen as for [`new_objects`]:
+    /// their storage servers make them later. `None`: none can be had now.
+    ///
+    /// [`new_objects`]: Objects::new_objects
+    pub(crate) async fn first_objects(&self, plan: Plan) -> Option<FirstObjects> {
+        let first = self.new_object().await.ok()?;
+        let others = match plan.stripes() {
+            Some(plan) => {
+                self.at_other_nodes(first, plan, async |node| self.new_object_if_there(node).await).await.ok()?
+            }
+            None => Vec::new(),
+        };
+        let leased = |Held { object, capability }| LeasedObject { object, capability };
+        Some(FirstObjects { plan, objects: std::iter::once(first).chain(others).map(leased).collect() })
+    }
+
+    /// Takes back what the answer to an open that was to make a file shows that the file has not got.
+    pub(crate) fn take_back(&self, objects: &FirstObjects, answer: &ShardAnswer) {
+        let used = match answer {
+            ShardAnswer::Opened { attributes, .. } => attributes.layout.objects(),
+            _ => &[],
+        };
+        let mut known = lock(&self.new_objects.known);
+        for LeasedObject { object, capability } in objects.objects.iter().filter(|it| !used.contains(&it.object)) {
+            let batch = known.batches.get_mut(&object.node()).filter(|batch| batch.capability == *capability);
+            // Another file may have got the next one meanwhile: identifiers are many, and this one is lost.
+            if let Some(batch) = batch.filter(|batch| batch.identifier(batch.next.wrapping_sub(1)) == *object) {
+                batch.next -= 1;
+            }
+        }
+    }
+
+    /// One thing at each of as many nodes as the plan wants beside the first object's, of those that answer.
+    async fn at_other_nodes<T>(
+        &self,
+        first: Held,
+        plan: StripePlan,
+        take: impl AsyncFn(NodeId) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut taken = Vec::new();
+        for node in candidates(&self.calls.shell, &self.calls.map()) {
+            if taken.len() + 1 == usize::from(plan.width()) {
                 break;
             }
             if node == first.object.node() {
                 continue;
             }
-            match self.make_at(inode, node).await {
-                Ok((other, mtime)) => {
-                    held.push(other);
-                    made = made.max(mtime);
-                }
+            match take(node).await {
+                Ok(one) => taken.push(one),
                 // Fewer are better than none.
                 Err(Error::Unreachable) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok((FileObjects::made(layout, &held).expect("no more than planned"), Some(made)))
+        Ok(taken)
     }
 
     /// A new object at this node, which is made empty, and its modification time.
@@ -165,13 +216,7 @@ impl<S: Shell> Objects<S> {
         }
         // Each change of home goes to a node that has just answered, so that few follow one another.
         for _ in 0..=map.nodes.len() {
-            // A batch is at hand also when its node has ended meanwhile: its connections tell, without a message.
-            let away = match self.calls.known_link(home) {
-                Some(link) => link.seems_away().await && !self.calls.answers(home).await,
-                None => false,
-            };
-            let made = if away { Err(Error::Unreachable) } else { self.new_object_at(home).await };
-            match made {
+            match self.new_object_if_there(home).await {
                 Err(Error::Unreachable) => {
                     self.new_objects.is_away(home, shell.now_ms());
                     home = self.next_home(home).await.ok_or(Error::Unreachable)?;
@@ -180,6 +225,16 @@ impl<S: Shell> Objects<S> {
             }
         }
         Err(Error::Unreachable)
+    }
+
+    /// As [`Objects::new_object_at`], where nothing is sent to the object that would tell that its node has ended.
+    async fn new_object_if_there(&self, node: NodeId) -> Result<Held> {
+        // A batch is at hand also when its node has ended meanwhile: its connections tell, without a message.
+        let away = match self.calls.known_link(node) {
+            Some(link) => link.seems_away().await && !self.calls.answers(node).await,
+            None => false,
+        };
+        if away { Err(Error::Unreachable) } else { self.new_object_at(node).await }
     }
 
     async fn new_object_at(&self, node: NodeId) -> Result<Held> {
@@ -209,8 +264,7 @@ impl<S: Shell> Objects<S> {
         if batch.next >= batch.capability.count || ends {
             return None;
         }
-        let first = batch.capability.object;
-        let object = ObjectId::new(first.node(), first.sequence() + u64::from(batch.next));
+        let object = batch.identifier(batch.next);
         batch.next += 1;
         Some(Held { object, capability: batch.capability })
     }

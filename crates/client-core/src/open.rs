@@ -239,12 +239,13 @@ impl<S: Shell> Files<S> {
             let entry = self.entry_of_open(who, (parent, name), &attributes, &handle.open, Told::HERE).await;
             return self.handle_or_close(handle, entry).await.map(opened_by_itself);
         }
+        let objects = self.first_objects(who, (parent, name), &options, create, wish).await;
         let opening = Opening::begin(self);
         let session = &self.calls().session;
         let since = session.reports();
         let for_others = ForOthers::begin(self, routing::of_name(parent, name), wish);
         let flags = options.flags(for_others.as_ref().map(ForOthers::flag));
-        let request = ShardRequest::OpenAt { parent, name: name.clone(), flags, create };
+        let request = ShardRequest::OpenAt { parent, name: name.clone(), flags, create, objects: objects.clone() };
         let changes = create.is_some() || options.truncate;
         let in_flight = self.calls().begin_change_of_names(changes.then_some((parent, name)));
         let called = self.calls().call_past_pages(who, routing::of_name(parent, name), request).await;
@@ -252,6 +253,7 @@ impl<S: Shell> Files<S> {
             self.doubt_cut(routing::of_name(parent, name), None).await;
         }
         let Answer { answer, stamp, session: asked_by, resent, now_ms, .. } = called?;
+        objects.iter().for_each(|objects| self.objects.take_back(objects, &answer));
         let (attributes, (capability, others), created, grants) = match answer {
             ShardAnswer::Opened { attributes, capability, others, created, grants } => {
                 (attributes, (capability, others), created, grants)

@@ -4,6 +4,7 @@
 //! Which files are opened so the caller wishes by their layout, which only the shard knows yet. Others are opened as
 //! ever.
 
+use crate::cache::Cached;
 use crate::file_state::Opened;
 use crate::files::Files;
 use crate::handle::Handle;
@@ -11,8 +12,8 @@ use crate::member::Member;
 use crate::objects::Registration;
 use crate::open_options::{JoinOptions, OpenOptions};
 use crate::shell::Shell;
-use weft_protocol::message::shard::{ForGroup, GroupLayouts};
-use weft_protocol::{Credentials, GroupOpen, Result, SessionId, ShardId};
+use weft_protocol::message::shard::{CreateFile, FirstObjects, ForGroup, GroupLayouts};
+use weft_protocol::{Credentials, GroupOpen, InodeNumber, Name, Plan, Result, SessionId, ShardId};
 
 /// Which files an open is to open for a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +88,30 @@ impl<'a, S: Shell> ForOthers<'a, S> {
             rights: capability.into_iter().chain(others).collect(),
         };
         Member::new(self.files, who, open, JoinOptions { registration, spill }).map(Box::new)
+    }
+}
+
+impl<S: Shell> Files<S> {
+    /// Objects for the file that an open makes for a group, if it may make one that has some: the call that makes it
+    /// gives it these.
+    pub(crate) async fn first_objects(
+        &self,
+        who: &Credentials,
+        (parent, name): (InodeNumber, &Name),
+        options: &OpenOptions<Registration<S>>,
+        create: Option<CreateFile>,
+        wish: Option<GroupWish>,
+    ) -> Option<FirstObjects> {
+        let (create, wish) = (create?, wish?);
+        // What the directory hands down may be another layout by now: then the file gets its objects as any other.
+        let handed_down = || self.calls().session.cache().latest_plan(parent).unwrap_or_default();
+        let plan = create.plan.unwrap_or_else(handed_down);
+        let may_have_some = plan != Plan::Split && wish.layouts != GroupLayouts::Split;
+        let is_there = matches!(self.cached(who, parent, name), Cached::Found(..));
+        if !may_have_some || is_there || options.truncate || !options.access.writes() {
+            return None;
+        }
+        self.objects.first_objects(plan).await
     }
 }
 

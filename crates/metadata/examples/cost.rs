@@ -98,7 +98,7 @@ fn create(parent: InodeNumber, number: u64) -> ShardRequest {
     let flags =
         OpenFlags { access: Access::Write, truncate: false, direct: false, page_cache: PageCache::None, group: None };
     let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
-    ShardRequest::OpenAt { parent, name: name(number), flags, create }
+    ShardRequest::OpenAt { parent, name: name(number), flags, create, objects: None }
 }
 
 impl Tree {

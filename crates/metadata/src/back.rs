@@ -324,8 +324,9 @@ impl<K: KeyValue> Back<K> {
             ShardRequest::SetAttributes { inode, changes } => {
                 self.set_attributes(time, caller, *inode, changes, context, aftermath)
             }
-            ShardRequest::OpenAt { parent, name, flags, create } => {
-                self.open_at(time, caller, (*parent, name), (*flags, *create), context, aftermath)
+            ShardRequest::OpenAt { parent, name, flags, create, objects } => {
+                let how = (*flags, *create, objects.as_ref());
+                self.open_at(time, caller, (*parent, name), how, context, aftermath)
             }
             ShardRequest::Open { inode, flags } => self.open(time, caller, *inode, *flags, context, aftermath),
             ShardRequest::Commit { inode, object, others, size, mtime, object_mtime, .. } => {

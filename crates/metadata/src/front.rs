@@ -14,14 +14,14 @@
 //! Invariant: no change is applied while another session holds a lease that forbids it; no lease is granted on a key
 //! that parked work claims; every call gets one reply, or as many as it was sent.
 //! Not here: sockets, maps of connections to sessions, the check of a call's map epoch: the shell does these.
-//! On a crash: the front is gone with all leases. A shard that comes back must grant nothing for one term (to come with
-//! durable stores; an ephemeral shard does not come back).
+//! On a crash: the front is gone with all leases. A durable shard, once there is one, must grant nothing for one term.
 
 mod backlog;
 mod below;
 mod changes;
 mod data;
 mod end;
+mod first_objects;
 mod grants;
 mod groups;
 mod growth;
@@ -459,6 +459,10 @@ impl<K: KeyValue> Shard<K> {
             && let Some(verdict) = self.made_in_ended_session(call)
         {
             return verdict;
+        }
+        if !call.request.is_read() && self.objects_were_made(call) {
+            // What the call asks them next is another question.
+            (call.asked, call.answers) = (None, None);
         }
         self.keep_to_the_file_that_was_cut(call);
         let verdict = match self.read_first(&call.request).or_else(|| self.hidden_by(&call.request)) {

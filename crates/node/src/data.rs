@@ -221,9 +221,7 @@ impl<'a> DataConnection<'a> {
                 return Ok(object);
             }
         }
-        let makes =
-            matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
-        let object = self.node.store.open(request.inode, request.object, grant.create && makes)?;
+        let object = self.node.store.open(request.inode, request.object, grant.create)?;
         if self.cached.len() == OBJECTS_CACHED_MAX {
             self.cached.remove(0);
         }

@@ -228,7 +228,8 @@ impl StorageServer {
                 Ok(StorageAnswer::Done)
             }
             StorageRequest::Stat { .. } => perform(&*self.store, &request),
-            StorageRequest::Truncate { .. }
+            StorageRequest::Make { .. }
+            | StorageRequest::Truncate { .. }
             | StorageRequest::Remove { .. }
             | StorageRequest::ListBelow { .. }
             | StorageRequest::FillFromBelow { .. } => {
@@ -329,6 +330,7 @@ fn perform(store: &dyn ObjectStore, request: &StorageRequest) -> Result<StorageA
     let stat = |ObjectStat { size, mtime }| StorageAnswer::Object { size, mtime };
     match request {
         StorageRequest::Stat { inode, object } => store.open(*inode, *object, false)?.stat().map(stat),
+        StorageRequest::Make { inode, object } => store.open(*inode, *object, true)?.stat().map(stat),
         StorageRequest::Truncate { inode, object, size, .. } => {
             let handle = store.open(*inode, *object, false)?;
             match handle.truncate(*size) {

@@ -27,7 +27,7 @@ bitflags::bitflags! {
     pub struct Rights: u8 {
         const READ = 1;
         const WRITE = 2;
-        /// Make the object by the first write to it.
+        /// Make the object by the first write to it; a group, which has several users, by any access.
         const CREATE = 4;
         /// Of a group open: any session may use it, until the group has ended.
         const GROUP = 8;

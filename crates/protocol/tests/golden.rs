@@ -149,6 +149,7 @@ every_variant!(shard_answer, ShardAnswer, examples::shard_answers(), {
 every_variant!(storage_request, StorageRequest, examples::storage_requests(), {
     StorageRequest::LeaseObjects { .. } => "LeaseObjects",
     StorageRequest::Stat { .. } => "Stat",
+    StorageRequest::Make { .. } => "Make",
     StorageRequest::Truncate { .. } => "Truncate",
     StorageRequest::Remove { .. } => "Remove",
     StorageRequest::Space => "Space",

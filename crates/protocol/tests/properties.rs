@@ -88,7 +88,8 @@ fn any_request() -> impl Strategy<Value = ShardRequest> {
                 group: None,
             };
             let plan = StripePlan::new(width, STRIPE_BYTES_MIN).map(Plan::Striped);
-            ShardRequest::OpenAt { parent, name, flags, create: Some(CreateFile { mode, exclusive, plan }) }
+            let create = Some(CreateFile { mode, exclusive, plan });
+            ShardRequest::OpenAt { parent, name, flags, create, objects: None }
         }),
         (any_inode(), any_name(), vec(any::<u8>(), 0..5000)).prop_map(|(parent, name, target)| {
             ShardRequest::MakeSymlink { parent, name, target: SymlinkTarget(target) }

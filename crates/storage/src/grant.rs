@@ -47,7 +47,10 @@ pub fn check_access(
     if !allowed {
         return Err(Error::CapabilityRejected);
     }
-    Ok(Grant { create: capability.rights.contains(Rights::CREATE), write: capability.rights.contains(Rights::WRITE) })
+    let makes = matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
+    // Of a group, whoever comes first finds the object: nobody else can tell whether it was written.
+    let create = capability.rights.contains(Rights::CREATE) && (makes || capability.rights.contains(Rights::GROUP));
+    Ok(Grant { create, write: capability.rights.contains(Rights::WRITE) })
 }
 
 /// Whether a session may use a right: its own, or that of a group. A group's is for bytes alone: what is passed to a
@@ -121,6 +124,25 @@ mod tests {
         assert_eq!(check_from(DataOperation::Descriptor, 8), Err(Error::CapabilityRejected));
         let read_only = request(DataOperation::Write, Rights::READ | Rights::GROUP);
         assert_eq!(check(&read_only, 8, 1, 100, 5), Err(Error::CapabilityRejected));
+    }
+
+    #[test]
+    fn writes_make_an_object_and_of_a_group_any_access_does() {
+        let makes =
+            |operation, rights| check(&request(operation, rights | Rights::CREATE), 9, 1, 100, 5).map(|it| it.create);
+        let own = Rights::READ | Rights::WRITE;
+        for (operation, by_own) in [
+            (DataOperation::Write, true),
+            (DataOperation::Append, true),
+            (DataOperation::Read, false),
+            (DataOperation::Stat, false),
+            (DataOperation::Sync, false),
+        ] {
+            assert_eq!(makes(operation, own), Ok(by_own), "{operation:?}");
+            assert_eq!(makes(operation, own | Rights::GROUP), Ok(true), "{operation:?}");
+            let without = check(&request(operation, own | Rights::GROUP), 9, 1, 100, 5);
+            assert_eq!(without.map(|grant| grant.create), Ok(false), "{operation:?}");
+        }
     }
 
     #[test]

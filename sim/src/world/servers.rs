@@ -239,11 +239,21 @@ impl World {
             // The node is gone to which its bytes were copied.
             self.files.borrow_mut().forget(*inode);
         }
-        if let (ShardRequest::Commit { inode, object: Some(_), .. }, Ok(_)) = (&call.request, &reply.result)
-            && self.objects_of(*inode).iter().any(|object| self.is_lost_with(object.node()))
+        let given_objects = match (&call.request, &reply.result) {
+            (ShardRequest::Commit { inode, object: Some(_), .. }, Ok(_)) => Some(*inode),
+            (_, Ok(ShardAnswer::Opened { attributes, created: true, .. })) => {
+                let objects = attributes.layout.objects().len();
+                self.tally.made_for_groups += u64::from(objects > 0);
+                self.tally.striped_for_groups += u64::from(objects > 1);
+                Some(attributes.inode)
+            }
+            _ => None,
+        };
+        if let Some(inode) = given_objects
+            && self.objects_of(inode).iter().any(|object| self.is_lost_with(object.node()))
         {
             // An export has made its objects before the node was gone, and nothing was done to the file.
-            self.files.borrow_mut().forget(*inode);
+            self.files.borrow_mut().forget(inode);
         }
         if let (ShardRequest::Publish { inode, parts, .. }, Ok(_)) = (&call.request, &reply.result) {
             parts.iter().for_each(|part| self.published(*inode, part.object));
@@ -371,6 +381,11 @@ impl World {
 
     pub(super) fn perform(&mut self, shard: ShardId, token: Option<u64>, node: NodeId, request: &StorageRequest) {
         let now = self.now_at(node);
+        if let StorageRequest::Make { object, .. } = request
+            && let Some(storage) = self.storage.get(&node)
+        {
+            self.tally.objects_to_come += u64::from(storage.bytes(*object).is_none());
+        }
         if let StorageRequest::Truncate { inode, size, .. } = request
             && !self.is_striped(*inode)
         {

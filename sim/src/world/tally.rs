@@ -116,6 +116,11 @@ pub struct Tally {
     pub groups: u64,
     /// Groups that were opened by the call that opened, and perhaps made, the file.
     pub groups_by_name: u64,
+    /// Files that were made with their objects by that call, of these the striped ones, and objects that a shard had
+    /// made later.
+    pub made_for_groups: u64,
+    pub striped_for_groups: u64,
+    pub objects_to_come: u64,
     pub members: u64,
     pub void_rights: u64,
     /// Pieces of writes by rights of groups that landed, other requests that were carried out, and those of both that

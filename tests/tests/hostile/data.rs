@@ -141,7 +141,8 @@ fn a_file_cannot_claim_the_object_of_another() {
     let mut calls = Calls::new(scene.enter(Way::Tcp, &scene.user(), Purpose::Control, SESSION).expect("entered"));
     let create = Some(CreateFile { mode: 0o600, exclusive: false, plan: None });
     let flags = open_flags(Access::ReadWrite);
-    let made = calls.call(None, 0, ShardRequest::OpenAt { parent: home, name: name("thief"), flags, create });
+    let made =
+        calls.call(None, 0, ShardRequest::OpenAt { parent: home, name: name("thief"), flags, create, objects: None });
     let Ok(ShardAnswer::Opened { attributes, .. }) = made else { panic!("{made:?}") };
     let inode = attributes.inode;
     let (object, mtime, object_mtime, known, number) = (Some(scene.object()), None, Default::default(), 0, 0);

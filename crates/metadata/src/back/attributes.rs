@@ -229,7 +229,7 @@ impl<K: KeyValue> Back<K> {
                 (Some((0, object_mtime)), _) if is_made => inode.note_object_mtime(Some(object_mtime)),
                 // Several may write: then the storage server knows size and time, and what the shard knows of the size
                 // is a lower bound.
-                (Some((size, object_mtime)), _) => inode.observe(size, object_mtime),
+                (Some((size, object_mtime)), _) => _ = inode.observe(size, object_mtime),
                 (None, mtime) => {
                     // Without an object a file has the size of a truncation, which the first object keeps.
                     inode.size = if is_made { inode.size.max(size) } else { size };
@@ -242,7 +242,7 @@ impl<K: KeyValue> Back<K> {
                         }
                         // As above, of a client whose exclusive lease was just recalled.
                         None if is_made && size == 0 => inode.note_object_mtime(Some(object_mtime)),
-                        None => inode.observe(size, object_mtime),
+                        None => _ = inode.observe(size, object_mtime),
                     }
                 }
             }
@@ -324,11 +324,10 @@ impl<K: KeyValue> Back<K> {
     /// What the storage server says of a file of which writers have not reported.
     pub(super) fn observe(&mut self, number: InodeNumber, size: u64, object_mtime: Timestamp) {
         if let Some(mut inode) = self.inode(number) {
-            if object_mtime > inode.object_mtime {
+            if inode.observe(size, object_mtime) {
                 // It is not known who wrote.
                 inode.drop_set_id();
             }
-            inode.observe(size, object_mtime);
             self.put_inode(number, &inode);
         }
     }

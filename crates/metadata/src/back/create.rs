@@ -6,7 +6,7 @@ use super::permission::{EXECUTE, READ, WRITE, check_access, check_change_names};
 use super::{Aftermath, Back, Context, Dentry};
 use crate::kv::KeyValue;
 use weft_protocol::limits::SYMLINK_BYTES_MAX;
-use weft_protocol::message::shard::{Access, CreateFile, OpenFlags, ShardAnswer, SymlinkTarget};
+use weft_protocol::message::shard::{Access, CreateFile, FirstObjects, OpenFlags, ShardAnswer, SymlinkTarget};
 use weft_protocol::{Attributes, Credentials, Error, FileKind, Grants, InodeNumber, Layout, Name, Result, Timestamp};
 
 /// Owner, group and mode of what a caller makes in a directory.
@@ -92,7 +92,7 @@ impl<K: KeyValue> Back<K> {
         time: Timestamp,
         caller: &Credentials,
         place: (InodeNumber, &Name),
-        (flags, create): (OpenFlags, Option<CreateFile>),
+        (flags, create, objects): (OpenFlags, Option<CreateFile>, Option<&FirstObjects>),
         context: &Context,
         aftermath: &mut Aftermath,
     ) -> Result<ShardAnswer> {
@@ -108,6 +108,9 @@ impl<K: KeyValue> Back<K> {
         {
             if let Some(plan) = plan {
                 inode.layout = Layout::planned(plan);
+            }
+            if let Some(layout) = objects.and_then(|objects| with_objects(&inode.layout, objects)) {
+                inode.will_have(layout);
             }
             self.put_inode(number, &inode);
             let attributes = inode.attributes(number);
@@ -246,6 +249,13 @@ impl<K: KeyValue> Back<K> {
         }
         self.store.get(&Key::symlink(number), |bytes| SymlinkTarget(bytes.to_vec())).ok_or(Error::Stale)
     }
+}
+
+/// The layout of a new file with these objects; `None`: they are for another one.
+fn with_objects(layout: &Layout, objects: &FirstObjects) -> Option<Layout> {
+    let (first, others) = objects.objects.split_first().filter(|_| objects.plan == layout.plan())?;
+    let others: Vec<_> = others.iter().map(|leased| leased.object).collect();
+    layout.given(first.object, &others)
 }
 
 /// An open, without what the front grants and signs.

@@ -38,6 +38,8 @@ const SPLIT_WIDTH: u64 = 0;
 const HAS_PARTS: u8 = 0b1000_0000;
 /// Nothing was heard of the object yet: any of its times is later.
 pub const NO_OBJECT_MTIME: Timestamp = Timestamp(i64::MIN);
+/// The file was made with its objects, which are made when they are used first: any of their times is later.
+const OBJECTS_TO_COME: Timestamp = Timestamp(i64::MIN + 1);
 /// Longest record: every field at its longest. A file has objects, and a directory has parts.
 const RECORD_BYTES_MAX: usize = 104 + 8 * NUMBERS_MAX;
 const NUMBERS_MAX: usize =
@@ -121,14 +123,17 @@ impl Inode {
 
     /// Takes in what the object's storage server says of size and modification time. The shard's size is never above
     /// the true one (writers only extend, and each cut passes through the shard), but it may know of a hole behind the
-    /// object's end. A write that the shard did not know of is the file's last change.
-    pub fn observe(&mut self, size: u64, object_mtime: Timestamp) {
+    /// object's end. A write that the shard did not know of is the file's last change. Returns true if there was one:
+    /// objects that were only made have a time, too.
+    pub fn observe(&mut self, size: u64, object_mtime: Timestamp) -> bool {
         self.size = self.size.max(size);
-        if object_mtime > self.object_mtime {
-            self.object_mtime = object_mtime;
+        let is_written = object_mtime > self.object_mtime && (size > 0 || !self.awaits_objects());
+        self.note_object_mtime(Some(object_mtime));
+        if is_written {
             self.mtime = object_mtime.after(self.ctime);
             self.ctime = self.mtime;
         }
+        is_written
     }
 
     /// Writes of the object up to this time are known, or no later than a change that is.
@@ -136,6 +141,17 @@ impl Inode {
         if let (Some(object_mtime), Some(_)) = (object_mtime, self.layout.object()) {
             self.object_mtime = self.object_mtime.max(object_mtime);
         }
+    }
+
+    /// Gives a new file the objects of this layout, which are not made yet.
+    pub fn will_have(&mut self, layout: Layout) {
+        (self.layout, self.object_mtime) = (layout, OBJECTS_TO_COME);
+    }
+
+    /// Returns true if the file was made with its objects, and storage servers may have none of them yet: nothing was
+    /// heard of them.
+    pub fn awaits_objects(&self) -> bool {
+        self.object_mtime == OBJECTS_TO_COME && self.layout.object().is_some()
     }
 
     /// Changes the layout to another object, or to none.

@@ -7,7 +7,7 @@
 //! A probe is in flight, or due. What is in a backlog is not in flight.
 //! Not here: other requests to storage servers, for each of which a client waits.
 
-use super::storage::{Recovery, StorageWait};
+use super::storage::{Recovery, StorageWait, stat_request};
 use super::{Effect, Shard};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,8 @@ impl<K: KeyValue> Shard<K> {
     fn send_question(&mut self, object: ObjectId, of: Recovery, out: &mut Vec<Effect>) {
         let node = object.node();
         let token = self.token_for(node, StorageWait::Recovery { of, stale: false });
-        let request = StorageRequest::Stat { inode: of.inode(), object };
+        let makes = self.back.inode(of.inode()).is_some_and(|record| record.awaits_objects());
+        let request = stat_request(of.inode(), object, makes);
         out.push(Effect::Storage { token: Some(token), node, request });
     }
 

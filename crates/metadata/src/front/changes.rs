@@ -58,6 +58,7 @@ fn is_beside_others(own: Holder, mtime: Option<Timestamp>) -> bool {
 
 impl<K: KeyValue> Shard<K> {
     pub(super) fn change(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
+        self.check_first_objects(call);
         let is_spread = matches!(call.request, ShardRequest::Spread { .. });
         if is_spread || self.back.crosses(&call.credentials, &call.request) {
             return self.begin_intent(call, None, Vec::new());
@@ -67,6 +68,9 @@ impl<K: KeyValue> Shard<K> {
             return Verdict::Park(pause);
         }
         if let Some(pause) = self.conflicts(&plan, Some(plan.group.unwrap_or(call.session())), asked) {
+            return Verdict::Park(pause);
+        }
+        if let Some(pause) = self.objects_to_make(call, &plan) {
             return Verdict::Park(pause);
         }
         let cut = self.cut(call);
@@ -331,6 +335,7 @@ impl<K: KeyValue> Shard<K> {
         let ShardAnswer::Opened { attributes, capability, others, created, grants } = answer else { return };
         let session = call.session();
         if *created && !call.made {
+            assert!(attributes.layout.object().is_none(), "{} has objects, and is for no group", attributes.inode);
             *grants = self.grant_name(call) | self.grant_new_file(session, attributes, flags);
             return;
         }
@@ -382,7 +387,7 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::Open { inode, flags } if flags.truncate => {
                 (*inode, self.back.check_open(who, *inode, *flags).ok()?, 0)
             }
-            ShardRequest::OpenAt { parent, name, flags, create }
+            ShardRequest::OpenAt { parent, name, flags, create, .. }
                 if flags.truncate && !create.is_some_and(|create| create.exclusive) =>
             {
                 let inode = self.back.lookup(who, *parent, name).ok()??.inode;
@@ -481,8 +486,8 @@ impl<K: KeyValue> Shard<K> {
         if !asks || self.told_of_file(call, *inode).is_some() {
             return None;
         }
-        let layout = self.back.inode(*inode)?.layout;
-        layout.object().map(|_| stat_of(*inode, &layout, plan.keys()))
+        let record = self.back.inode(*inode)?;
+        record.layout.object().map(|_| stat_of(*inode, &record, plan.keys()))
     }
 
     /// The cuts that this work has asked for are over, whatever came of them: the next ones may go, and sizes that were

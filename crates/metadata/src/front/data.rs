@@ -10,7 +10,7 @@ use super::leases::Holder;
 use super::park::Call;
 use super::storage::Questions;
 use super::{Pause, Shard, Wait};
-use crate::back::Command;
+use crate::back::{Command, Inode};
 use crate::kv::KeyValue;
 use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, RELEASE_KEYS_MAX};
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer};
@@ -266,6 +266,7 @@ impl<K: KeyValue> Shard<K> {
         rights.set(Rights::READ, access.reads());
         rights.set(Rights::WRITE, access.writes());
         rights.set(Rights::GROUP, session.is_group());
+        rights.set(Rights::CREATE, session.is_group() && self.awaits_objects(attributes.inode));
         let seconds = self.now.wall.parts().0 + i64::from(CAPABILITY_TERM_SECONDS);
         self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
             object,
@@ -301,12 +302,14 @@ impl<K: KeyValue> Shard<K> {
             && let Some(object) = inode.layout.object()
         {
             match call.told(number, object) {
-                None => return Err(Answered::Park(stat_of(number, &inode.layout, Vec::new()))),
+                None => return Err(Answered::Park(stat_of(number, &inode, Vec::new()))),
                 Some(Ok((size, object_mtime))) => {
                     let (size, object_mtime) = (*size, *object_mtime);
                     if object_mtime > inode.object_mtime {
                         // The time that is told now is that of the write, for everybody who asks later.
-                        self.apply(&Command::Observe { inode: number, size: inode.size, object_mtime });
+                        // Without its size it would not tell of a write to objects that were to come.
+                        let size = if inode.awaits_objects() { size } else { inode.size };
+                        self.apply(&Command::Observe { inode: number, size, object_mtime });
                     }
                     inode.observe(size, object_mtime);
                 }
@@ -351,8 +354,8 @@ pub(super) enum Answered {
 }
 
 /// Waits for what the storage servers of the file's objects say of them.
-pub(super) fn stat_of(inode: InodeNumber, layout: &Layout, claims: Vec<LeaseKey>) -> Pause {
-    Pause { storage: Some(Box::new(Questions::stat(inode, layout))), ..Pause::until(Wait::Storage, claims) }
+pub(super) fn stat_of(inode: InodeNumber, record: &Inode, claims: Vec<LeaseKey>) -> Pause {
+    Pause { storage: Some(Box::new(Questions::stat(inode, record))), ..Pause::until(Wait::Storage, claims) }
 }
 
 /// The bits that tell a client what it holds.

@@ -122,6 +122,7 @@ impl<K: KeyValue> Shard<K> {
         call: &Call,
         (inode, access, group): (InodeNumber, Access, SessionId),
     ) -> Verdict {
+        self.objects_were_made(call);
         let flags = flags_for_group(access);
         let record = match self.back.check_open(&call.credentials, inode, flags) {
             Ok(record) => record,
@@ -131,8 +132,12 @@ impl<K: KeyValue> Shard<K> {
             return Verdict::Reply(Err(Error::Invalid));
         }
         let mut plan = Plan::new();
+        self.plan_first_objects(&mut plan, inode);
         plan_open(&mut plan, inode, flags);
         if let Some(pause) = self.conflicts(&plan, Some(group), &[]) {
+            return Verdict::Park(pause);
+        }
+        if let Some(pause) = self.objects_to_make(call, &plan) {
             return Verdict::Park(pause);
         }
         let attributes = record.attributes(inode);
@@ -161,10 +166,17 @@ impl<K: KeyValue> Shard<K> {
         flags: &OpenFlags,
         attributes: &Attributes,
     ) -> Option<SessionId> {
-        let ForGroup { group, layouts } = flags.group.filter(|_| !flags.truncate)?;
-        let keeps_bits = attributes.mode & (SET_UID | SET_GID) == 0 || !flags.access.writes();
-        let is_for_group = attributes.kind == FileKind::Regular && layouts.include(&attributes.layout) && keeps_bits;
-        (is_for_group && self.sessions.is_alive(session) && self.may_open_group(session, group)).then_some(group)
+        let ForGroup { group, layouts } = self.group_wished(session, flags, attributes.mode)?;
+        let is_for_group = attributes.kind == FileKind::Regular && layouts.include(&attributes.layout);
+        is_for_group.then_some(group)
+    }
+
+    /// Returns the group that an open opens a file with this mode for, if its layout is one of those wished for.
+    pub(super) fn group_wished(&self, session: SessionId, flags: &OpenFlags, mode: u16) -> Option<ForGroup> {
+        let wish = flags.group.filter(|_| !flags.truncate)?;
+        let keeps_bits = mode & (SET_UID | SET_GID) == 0 || !flags.access.writes();
+        let may_open = keeps_bits && self.sessions.is_alive(session) && self.may_open_group(session, wish.group);
+        may_open.then_some(wish)
     }
 
     /// Plans an open, for its group if it has one.
@@ -172,6 +184,7 @@ impl<K: KeyValue> Shard<K> {
         let attributes = flags.group.and_then(|_| Some(self.back.inode(inode)?.attributes(inode)));
         plan.group = attributes.and_then(|attributes| self.group_of_open(session, &flags, &attributes));
         let flags = if plan.group.is_some() { flags_for_group(flags.access) } else { self.as_opened(inode, flags) };
+        self.plan_first_objects(plan, inode);
         plan_open(plan, inode, flags);
         plan.opens = true;
     }

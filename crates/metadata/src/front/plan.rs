@@ -153,7 +153,7 @@ impl<K: KeyValue> Shard<K> {
     /// name.
     pub(super) fn plan(&self, call: &Call, plan: &mut Plan) -> Result<(), Pause> {
         match &call.request {
-            ShardRequest::OpenAt { parent, name, flags, create } => match self.back.dentry(*parent, name) {
+            ShardRequest::OpenAt { parent, name, flags, create, .. } => match self.back.dentry(*parent, name) {
                 Some(dentry) => {
                     let exclusive = create.is_some_and(|create| create.exclusive);
                     if dentry.kind == FileKind::Regular && !exclusive {

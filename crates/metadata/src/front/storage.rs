@@ -10,7 +10,7 @@
 
 use super::park::{Wait, Work};
 use super::{Effect, Shard};
-use crate::back::{Command, NO_OBJECT_MTIME};
+use crate::back::{Command, Inode, NO_OBJECT_MTIME};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
 use weft_layout::Stripes;
@@ -27,13 +27,16 @@ pub struct Questions {
     requests: Vec<(usize, StorageRequest)>,
     /// The others are asked when the first of these has done what it was asked.
     one_first: bool,
+    /// See [`Answers::have_made`].
+    makes: bool,
 }
 
 impl Questions {
-    /// Size and time of a file with this layout.
-    pub fn stat(inode: InodeNumber, layout: &Layout) -> Self {
-        let stat = |object: ObjectId, _| StorageRequest::Stat { inode, object };
-        Self::about(inode, layout, stat)
+    /// Size and time of a file. Objects that are still to come are made.
+    pub fn stat(inode: InodeNumber, record: &Inode) -> Self {
+        let makes = record.awaits_objects();
+        let stat = |object: ObjectId, _| stat_request(inode, object, makes);
+        Self { makes, ..Self::about(inode, &record.layout, stat) }
     }
 
     /// Cut or extend the file to this size, for a session. The object with the last byte comes first: if the others
@@ -56,7 +59,7 @@ impl Questions {
         let first = layout.object().expect("a file that is asked about has an object");
         let objects = layout.objects().iter().enumerate();
         let requests = objects.map(|(index, object)| (index, request(*object, index))).collect();
-        Self { of: (inode, first), stripes: Stripes::of(layout), requests, one_first: false }
+        Self { of: (inode, first), stripes: Stripes::of(layout), requests, one_first: false, makes: false }
     }
 
     /// The file, and its first object.
@@ -71,10 +74,11 @@ impl Questions {
 
     /// Takes what is to be asked now, and where the answers are gathered.
     pub fn begin(self) -> (Answers, Vec<(usize, StorageRequest)>) {
-        let Self { stripes, mut requests, one_first, .. } = self;
+        let Self { stripes, mut requests, one_first, makes, .. } = self;
         let missing = requests.len();
         let later = requests.split_off(if one_first { 1 } else { missing });
-        (Answers { stripes, missing, so_far: Ok((0, NO_OBJECT_MTIME)), any_done: false, later }, requests)
+        let so_far = Ok((0, NO_OBJECT_MTIME));
+        (Answers { stripes, missing, so_far, any_done: false, later, makes }, requests)
     }
 }
 
@@ -89,9 +93,16 @@ pub struct Answers {
     any_done: bool,
     /// What is asked when the first one has.
     later: Vec<(usize, StorageRequest)>,
+    /// They were asked to make objects that are not there.
+    makes: bool,
 }
 
 impl Answers {
+    /// The size and time of a file all of whose objects are there now, if that was asked for.
+    pub fn have_made(&self) -> Option<(u64, Timestamp)> {
+        self.all()?.as_ref().ok().filter(|_| self.makes).copied()
+    }
+
     /// Size and time of the file, or why one of its objects has none; `None`: answers are missing.
     pub fn all(&self) -> Option<&Result<(u64, Timestamp), Error>> {
         (self.missing == 0).then_some(&self.so_far)
@@ -310,6 +321,11 @@ impl<K: KeyValue> Shard<K> {
             self.apply(&Command::Observe { inode, size, object_mtime });
         }
     }
+}
+
+/// Asks for size and time of an object. `makes`: it is made if it is not there.
+pub(super) fn stat_request(inode: InodeNumber, object: ObjectId, makes: bool) -> StorageRequest {
+    if makes { StorageRequest::Make { inode, object } } else { StorageRequest::Stat { inode, object } }
 }
 
 /// The storage server that is asked.

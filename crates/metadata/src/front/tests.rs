@@ -8,6 +8,7 @@ mod costs;
 mod cuts;
 mod data;
 mod fences;
+mod first_objects;
 mod group_opens;
 mod groups;
 mod harness;

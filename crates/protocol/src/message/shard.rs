@@ -97,6 +97,23 @@ pub struct CreateFile {
     pub plan: Option<Plan>,
 }
 
+/// Objects for a file that an open makes for a group, so that no call has to give it some. The storage servers make
+/// them when they are used first. The shard takes them if the file is made, with this layout, for the group, and the
+/// caller's session has leased all of their identifiers; otherwise nobody uses them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FirstObjects {
+    pub plan: Plan,
+    /// As many as the plan says, or fewer.
+    pub objects: Vec<LeasedObject>,
+}
+
+/// An object's identifier, with the right by which it was leased.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeasedObject {
+    pub object: ObjectId,
+    pub capability: Capability,
+}
+
 /// Options of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OpenFlags {
@@ -188,7 +205,14 @@ pub enum ShardRequest {
     SetAttributes { inode: InodeNumber, changes: AttributeChanges },
     /// Change. Opens the name, or makes it when `create` says so. Answer: `Opened`, or `Absent` (not there, no
     /// `create`), `Entry` (it is a directory or a symbolic link: nothing was opened), `Remote`.
-    OpenAt { parent: InodeNumber, name: Name, flags: OpenFlags, create: Option<CreateFile> },
+    OpenAt {
+        parent: InodeNumber,
+        name: Name,
+        flags: OpenFlags,
+        create: Option<CreateFile>,
+        /// What a file that is made for a group gets.
+        objects: Option<FirstObjects>,
+    },
     /// Change (it may cut, and it takes a lease). Answer: `Opened`.
     Open { inode: InodeNumber, flags: OpenFlags },
     /// Change. The writer reports size, times and, the first time, the object. Sent at fsync, close and recall by a

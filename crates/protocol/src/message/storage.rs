@@ -31,13 +31,17 @@ pub enum StorageRequest {
     /// Shard: copy up to [`crate::limits::FILL_BYTES_MAX`] bytes from `offset` on of a file below into an object of the
     /// inode; `None`: into a new one. Answer: `Filled`.
     FillFromBelow { inode: InodeNumber, object: Option<ObjectId>, path: Vec<Name>, offset: u64 },
+    /// Shard: as `Stat`; the object is made if it is not there. Answer: `Object`.
+    Make { inode: InodeNumber, object: ObjectId },
 }
 
 impl StorageRequest {
     /// The object whose size and time the answer tells.
     pub fn object(&self) -> Option<(InodeNumber, ObjectId)> {
         match self {
-            Self::Stat { inode, object } | Self::Truncate { inode, object, .. } => Some((*inode, *object)),
+            Self::Stat { inode, object } | Self::Make { inode, object } | Self::Truncate { inode, object, .. } => {
+                Some((*inode, *object))
+            }
             Self::LeaseObjects { .. }
             | Self::Remove { .. }
             | Self::Space

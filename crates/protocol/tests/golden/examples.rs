@@ -13,9 +13,9 @@ use weft_protocol::message::peer::{
 };
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, PagesDropped, Recall, RecallAnswer};
 use weft_protocol::message::shard::{
-    Access, CreateFile, DirectoryEntry, DirectoryPage, ForGroup, GroupLayouts, LockAnswer, OpenFlags, Origin,
-    PageCache, RangeUse, RenameMode, ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot, StridedQuestion,
-    SymlinkTarget,
+    Access, CreateFile, DirectoryEntry, DirectoryPage, FirstObjects, ForGroup, GroupLayouts, LeasedObject, LockAnswer,
+    OpenFlags, Origin, PageCache, RangeUse, RenameMode, ShardAnswer, ShardCall, ShardReply, ShardRequest, Slot,
+    StridedQuestion, SymlinkTarget,
 };
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, Space, StorageAnswer, StorageRequest};
 use weft_protocol::{
@@ -295,19 +295,27 @@ fn part_requests() -> Vec<ShardRequest> {
     ]
 }
 
+fn open_request(parent: InodeNumber, flags: OpenFlags) -> ShardRequest {
+    let for_group = ForGroup { group: SessionId::of_group(77), layouts: GroupLayouts::Unsplit };
+    ShardRequest::OpenAt {
+        parent,
+        name: name("file"),
+        flags: OpenFlags { group: Some(for_group), ..flags },
+        create: Some(CreateFile { mode: 0o644, exclusive: true, plan: Some(Plan::Split) }),
+        objects: Some(FirstObjects {
+            plan: Plan::Whole,
+            objects: vec![LeasedObject { object: object(), capability: capability() }],
+        }),
+    }
+}
+
 pub fn shard_requests() -> Vec<ShardRequest> {
     let parent = InodeNumber::ROOT;
     let flags = |access| OpenFlags { access, truncate: true, direct: false, page_cache: PageCache::None, group: None };
-    let for_group = ForGroup { group: SessionId::of_group(77), layouts: GroupLayouts::Unsplit };
     let mut requests = vec![
         ShardRequest::Lookup { parent, name: name("file") },
         ShardRequest::GetAttributes { inode: inode() },
-        ShardRequest::OpenAt {
-            parent,
-            name: name("file"),
-            flags: OpenFlags { group: Some(for_group), ..flags(Access::ReadWrite) },
-            create: Some(CreateFile { mode: 0o644, exclusive: true, plan: Some(Plan::Split) }),
-        },
+        open_request(parent, flags(Access::ReadWrite)),
         ShardRequest::Commit {
             inode: inode(),
             object: Some(object()),
@@ -479,6 +487,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
     vec![
         StorageRequest::LeaseObjects { count: 1024 },
         StorageRequest::Stat { inode: inode(), object: object() },
+        StorageRequest::Make { inode: inode(), object: object() },
         StorageRequest::Truncate { inode: inode(), object: object(), size: 4096, by: SessionId(7) },
         StorageRequest::Remove { objects: vec![(inode(), object())] },
         StorageRequest::Space,

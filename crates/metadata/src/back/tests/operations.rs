@@ -96,7 +96,7 @@ pub fn create(parent: InodeNumber, text: &str, mode: u16) -> ShardRequest {
         group: None,
     };
     let create = CreateFile { mode, exclusive: true, plan: None };
-    ShardRequest::OpenAt { parent, name: name(text), flags, create: Some(create) }
+    ShardRequest::OpenAt { parent, name: name(text), flags, create: Some(create), objects: None }
 }
 
 pub fn mkdir(parent: InodeNumber, text: &str, mode: u16) -> ShardRequest {

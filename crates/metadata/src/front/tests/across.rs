@@ -101,6 +101,7 @@ impl Several {
             name: name(text),
             flags: flags(Access::Read),
             create: Some(CreateFile { mode: 0o644, exclusive: true, plan: None }),
+            objects: None,
         };
         let maker = SessionId(99);
         let inode = attributes(&self.ok(maker, request)).inode;

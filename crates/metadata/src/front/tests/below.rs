@@ -372,7 +372,7 @@ fn whatever_is_read_when_a_shard_over_a_directory_is_one_that_has_its_names() {
                 1 => ShardRequest::Unlink { parent, name },
                 2 => ShardRequest::RemoveDirectory { parent, name },
                 3 => ShardRequest::MakeDirectory { parent, name, mode: 0o755, home: None },
-                4 => ShardRequest::OpenAt { parent, name, flags: flags(Access::Read), create: None },
+                4 => ShardRequest::OpenAt { parent, name, flags: flags(Access::Read), create: None, objects: None },
                 _ => {
                     let Some(new_parent) = parent_of(&mut world, &mut choices, other) else { continue };
                     let new_name = other.last().expect("a name").clone();

@@ -15,7 +15,7 @@ fn open_cut(inode: InodeNumber) -> ShardRequest {
 
 fn open_at_cut(text: &str, exclusive: bool) -> ShardRequest {
     let create = Some(CreateFile { mode: 0o644, exclusive, plan: None });
-    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: CUT, create }
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: CUT, create, objects: None }
 }
 
 fn truncate(inode: InodeNumber, sequence: u64, by: SessionId) -> StorageRequest {

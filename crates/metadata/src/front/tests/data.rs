@@ -99,7 +99,7 @@ fn a_new_file_that_its_makers_kernel_writes_itself_has_no_pages_elsewhere() {
         world.event(Event::SetMap(map_of(MACHINE)));
         let flags = OpenFlags { page_cache: PageCache::ExceptAt(MACHINE), ..flags(Access::ReadWrite) };
         let create = Some(CreateFile { mode: 0o644, exclusive: true, plan: None });
-        let make = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name("new"), flags, create };
+        let make = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name("new"), flags, create, objects: None };
         let inode = attributes(&world.ok(A, make)).inode;
         let opening = world.waits(B, ShardRequest::Open { inode, flags });
         let ShardRequest::Commit { object, others, size, mtime, object_mtime, known, number, .. } = commit(inode, 1, 9)

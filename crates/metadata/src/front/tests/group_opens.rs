@@ -17,7 +17,7 @@ fn for_group(layouts: GroupLayouts) -> OpenFlags {
 /// Opens a name for the group, and makes it with this layout if it is not there.
 fn open_at(text: &str, flags: OpenFlags, plan: Option<Plan>) -> ShardRequest {
     let create = Some(CreateFile { mode: 0o644, exclusive: false, plan });
-    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags, create }
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags, create, objects: None }
 }
 
 fn make_split(text: &str) -> ShardRequest {

@@ -56,7 +56,7 @@ pub fn flags(access: Access) -> OpenFlags {
 
 pub fn create(text: &str) -> ShardRequest {
     let create = Some(CreateFile { mode: 0o644, exclusive: false, plan: None });
-    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create }
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create, objects: None }
 }
 
 pub fn open(inode: InodeNumber, access: Access) -> ShardRequest {

@@ -189,6 +189,7 @@ fn check_dead(world: &mut World, session: SessionId, directory: InodeNumber) {
         name: name("x"),
         flags: flags(Access::Write),
         create: Some(CreateFile { mode: 0o644, exclusive: false, plan: None }),
+        objects: None,
     };
     let symlink =
         ShardRequest::MakeSymlink { parent: directory, name: name("x"), target: SymlinkTarget(b"t".to_vec()) };

@@ -103,7 +103,13 @@ fn the_first_object_of_a_file_does_not_undo_its_extension() {
 #[test]
 fn a_size_that_is_set_while_a_first_object_is_extended_is_the_objects_in_the_end() {
     let cut = || OpenFlags { truncate: true, ..flags(Access::Write) };
-    let by_name = ShardRequest::OpenAt { parent: InodeNumber::ROOT, name: name("new"), flags: cut(), create: None };
+    let by_name = ShardRequest::OpenAt {
+        parent: InodeNumber::ROOT,
+        name: name("new"),
+        flags: cut(),
+        create: None,
+        objects: None,
+    };
     let changes: [&dyn Fn(InodeNumber) -> (ShardRequest, u64); 3] =
         [&|inode| (resize(inode, 60), 60), &|inode| (ShardRequest::Open { inode, flags: cut() }, 0), &|_| {
             (by_name.clone(), 0)

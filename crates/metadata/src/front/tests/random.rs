@@ -114,7 +114,7 @@ impl Play {
             Operation::Create(number, exclusive) => {
                 let (parent, name) = place(*number);
                 let create = Some(CreateFile { mode: 0o644, exclusive: *exclusive, plan: None });
-                ShardRequest::OpenAt { parent, name, flags: flags(Access::ReadWrite), create }
+                ShardRequest::OpenAt { parent, name, flags: flags(Access::ReadWrite), create, objects: None }
             }
             Operation::Mkdir(number) => mkdir(ROOT, text(*number)),
             Operation::Open(number, writes, direct) => {

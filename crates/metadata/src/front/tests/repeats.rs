@@ -34,12 +34,12 @@ fn again(world: &mut World, request: ShardRequest) -> u64 {
 
 fn create_exclusive(text: &str, mode: u16) -> ShardRequest {
     let create = Some(CreateFile { mode, exclusive: true, plan: None });
-    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create }
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags: flags(Access::ReadWrite), create, objects: None }
 }
 
 fn open_at_cut(text: &str) -> ShardRequest {
     let flags = OpenFlags { truncate: true, ..flags(Access::Write) };
-    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags, create: None }
+    ShardRequest::OpenAt { parent: ROOT, name: name(text), flags, create: None, objects: None }
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn a_repeated_change_gets_the_first_answer_without_grants() {
         name: name("f"),
         flags: flags(Access::ReadWrite),
         create: Some(CreateFile { mode: 0o600, exclusive: true, plan: None }),
+        objects: None,
     };
     let first = world.call_in(A, user(0), (SLOT, 5), exclusive.clone());
     let again = world.call_in(A, user(0), (SLOT, 5), exclusive);
