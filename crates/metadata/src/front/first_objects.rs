@@ -17,6 +17,7 @@ use super::plan::Plan;
 use super::{Pause, Shard};
 use crate::back::Command;
 use crate::kv::KeyValue;
+use weft_protocol::limits::STRIPE_WIDTH_MAX;
 use weft_protocol::message::shard::{GroupLayouts, LeasedObject, ShardRequest};
 use weft_protocol::{InodeNumber, LeaseKey, Rights, SessionId};
 
@@ -33,7 +34,8 @@ impl<K: KeyValue> Shard<K> {
         let Some(first) = objects else { return };
         let wish = create.and_then(|create| self.group_wished(session, flags, create.mode));
         let is_for_group = wish.is_some_and(|wish| wish.layouts != GroupLayouts::Split);
-        if !is_for_group || !first.objects.iter().all(|leased| self.has_leased(session, leased)) {
+        let are_few = first.objects.len() <= usize::from(STRIPE_WIDTH_MAX);
+        if !is_for_group || !are_few || !first.objects.iter().all(|leased| self.has_leased(session, leased)) {
             *objects = None;
         }
     }
