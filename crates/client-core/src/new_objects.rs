@@ -71,6 +71,16 @@ impl NewObjects {
         lock(&self.known).batches.remove(&node);
     }
 
+    /// An identifier was not used. Where a later one of its batch was taken meanwhile it is lost: there are many.
+    fn take_back(&self, LeasedObject { object, capability }: &LeasedObject) {
+        let mut known = lock(&self.known);
+        let Some(batch) = known.batches.get_mut(&object.node()) else { return };
+        let latest = batch.next.checked_sub(1).map(|latest| batch.identifier(latest));
+        if batch.capability == *capability && latest == Some(*object) {
+            batch.next -= 1;
+        }
+    }
+
     /// Of these nodes the one whose turn it is, and that is not known to be away.
     fn in_turn(&self, nodes: &[NodeId], now_ms: u64) -> Option<NodeId> {
         let mut known = lock(&self.known);
@@ -125,14 +135,8 @@ impl<S: Shell> Objects<S> {
             ShardAnswer::Opened { attributes, .. } => attributes.layout.objects(),
             _ => &[],
         };
-        let mut known = lock(&self.new_objects.known);
-        for LeasedObject { object, capability } in objects.objects.iter().filter(|it| !used.contains(&it.object)) {
-            let batch = known.batches.get_mut(&object.node()).filter(|batch| batch.capability == *capability);
-            // Another file may have got the next one meanwhile: identifiers are many, and this one is lost.
-            if let Some(batch) = batch.filter(|batch| batch.identifier(batch.next.wrapping_sub(1)) == *object) {
-                batch.next -= 1;
-            }
-        }
+        let unused = objects.objects.iter().filter(|leased| !used.contains(&leased.object));
+        unused.for_each(|leased| self.new_objects.take_back(leased));
     }
 
     /// One thing at each of as many nodes as the plan wants beside the first object's, of those that answer.
@@ -293,6 +297,37 @@ impl<S: Shell> Objects<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_protocol::capability::CapabilityClaims;
+    use weft_protocol::map::FIRST_EPOCH;
+    use weft_protocol::{Generation, NodeKey, Rights};
+
+    #[test]
+    fn an_identifier_is_taken_back_unless_a_later_one_was_taken() {
+        let of_batch = |sequence| {
+            NodeKey::new([1; 32]).sign(&CapabilityClaims {
+                object: ObjectId::new(NodeId(2), sequence),
+                count: 8,
+                inode: InodeNumber::from_raw(0),
+                generation: Generation(1),
+                epoch: FIRST_EPOCH,
+                expires_seconds: 100,
+                owner_uid: 0,
+                rights: Rights::WRITE | Rights::CREATE,
+                session: SessionId(4),
+            })
+        };
+        let new_objects = NewObjects::new(0);
+        let batch = Batch { session: SessionId(4), capability: of_batch(100), next: 2, is_low: false, looked_ms: 0 };
+        lock(&new_objects.known).batches.insert(NodeId(2), batch);
+        let next_after = |sequence, batch| {
+            let object = ObjectId::new(NodeId(2), sequence);
+            new_objects.take_back(&LeasedObject { object, capability: of_batch(batch) });
+            lock(&new_objects.known).batches[&NodeId(2)].next
+        };
+        // The first one, and the latest of another batch.
+        assert_eq!((next_after(100, 100), next_after(101, 90)), (2, 2));
+        assert_eq!((next_after(101, 100), next_after(100, 100), next_after(99, 100)), (1, 0, 0));
+    }
 
     #[test]
     fn nodes_have_their_turns_but_for_those_that_are_away() {
