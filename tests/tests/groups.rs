@@ -159,7 +159,7 @@ fn a_file_that_a_group_open_makes_has_its_objects(stored: Stored) {
         found.write_at(&bytes, 0).unwrap();
         assert_eq!(read(&found, 0, 400_000), bytes, "{unused}");
         let (kept, _) = make(&format!("kept-{text}"), plan);
-        assert_eq!(read(&open(&other, &format!("kept-{text}"), BOTH), 0, 99), []);
+        assert!(read(&open(&other, &format!("kept-{text}"), BOTH), 0, 99).is_empty());
         kept.write_at(&bytes, 0).unwrap();
         assert_eq!(other.lookup(&me(), ROOT, &name(&format!("kept-{text}"))).unwrap().attributes.size, 300_000);
         assert_eq!(made.layout.plan(), plan);

@@ -2,7 +2,7 @@
 //!
 //! The client names objects whose identifiers it has leased. Their storage servers make them when a member of the group
 //! uses them first, since the group's rights say so ([`Rights::CREATE`]). Until something was heard of them, which the
-//! inode says ([`crate::back::Inode::awaits_objects`]), some may not be there. So whatever is asked about them makes
+//! inode says ([`Inode::awaits_objects`]), some may not be there. So whatever is asked about them makes
 //! them, and nobody else gets rights to them before that was asked: the client may be gone that has made the file.
 //!
 //! A write that comes late, when the group has ended and the file is gone, makes no object again: the end of the group
@@ -14,8 +14,9 @@
 use super::data::stat_of;
 use super::park::Call;
 use super::plan::Plan;
+use super::storage::Answers;
 use super::{Pause, Shard};
-use crate::back::Command;
+use crate::back::{Command, Inode};
 use crate::kv::KeyValue;
 use weft_protocol::limits::STRIPE_WIDTH_MAX;
 use weft_protocol::message::shard::{GroupLayouts, LeasedObject, ShardRequest};
@@ -66,16 +67,16 @@ impl<K: KeyValue> Shard<K> {
             ShardRequest::SetAttributes { inode, changes } if changes.size.is_some() => *inode,
             _ => return None,
         };
-        let record = self.back.inode(inode).filter(|record| record.awaits_objects())?;
+        let record = self.back.inode(inode).filter(Inode::awaits_objects)?;
         let is_asked = call.told(inode, record.layout.object()?).is_some();
         (!is_asked).then(|| stat_of(inode, &record, plan.keys()))
     }
 
     /// Takes the answers of storage servers that have made the objects of a file. Returns true if there are some.
     pub(super) fn objects_were_made(&mut self, call: &Call) -> bool {
-        let made = call.answers.as_ref().and_then(|answers| answers.have_made());
+        let made = call.answers.as_ref().and_then(Answers::have_made);
         let (Some((inode, object)), Some((size, object_mtime))) = (call.asked, made) else { return false };
-        let record = self.back.inode(inode).filter(|record| record.awaits_objects());
+        let record = self.back.inode(inode).filter(Inode::awaits_objects);
         if record.is_some_and(|record| record.layout.object() == Some(object)) {
             self.apply(&Command::Observe { inode, size, object_mtime });
         }
