@@ -460,11 +460,7 @@ impl<K: KeyValue> Shard<K> {
         {
             return verdict;
         }
-        if !call.request.is_read() && self.objects_were_made(call) {
-            // What the call asks them next is another question.
-            (call.asked, call.answers) = (None, None);
-        }
-        self.keep_to_the_file_that_was_cut(call);
+        self.take_answers(call);
         let verdict = match self.read_first(&call.request).or_else(|| self.hidden_by(&call.request)) {
             Some(pause) => Verdict::Park(pause),
             None if call.request.is_read() => self.read(call),

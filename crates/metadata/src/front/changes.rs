@@ -57,6 +57,18 @@ fn is_beside_others(own: Holder, mtime: Option<Timestamp>) -> bool {
 }
 
 impl<K: KeyValue> Shard<K> {
+    /// What storage servers have answered before a change.
+    pub(super) fn take_answers(&mut self, call: &mut Call) {
+        if call.request.is_read() {
+            return;
+        }
+        if self.objects_were_made(call) {
+            // What the call asks them next is another question.
+            (call.asked, call.answers) = (None, None);
+        }
+        self.keep_to_the_file_that_was_cut(call);
+    }
+
     pub(super) fn change(&mut self, call: &mut Call, asked: &[(LeaseKey, SessionId)], number: Option<u64>) -> Verdict {
         self.check_first_objects(call);
         let is_spread = matches!(call.request, ShardRequest::Spread { .. });
@@ -426,7 +438,7 @@ impl<K: KeyValue> Shard<K> {
     /// locked: an open that waited for it would set the size over what others have written and reported since the cut.
     /// Once that file is gone altogether, nobody can tell, and the name counts again. So does an open that repeats one
     /// of an ended session.
-    pub(super) fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
+    fn keep_to_the_file_that_was_cut(&self, call: &mut Call) {
         if let ShardRequest::Open { inode, .. } = call.request
             && self.back.inode(inode).is_none()
             && let Some(by_name) = call.by_name.take()

@@ -490,7 +490,7 @@ fn an_open_that_has_cut_its_file_waits_for_no_shard_that_locks_its_name_meanwhil
     world.ok(A, open(inode, Access::ReadWrite));
     world.ok(A, commit(inode, 1, 50));
     let flags = OpenFlags { truncate: true, ..flags(Access::Write) };
-    let cut = world.waits(B, ShardRequest::OpenAt { parent: d1, name: name("f"), flags, create: None });
+    let cut = world.waits(B, ShardRequest::OpenAt { parent: d1, name: name("f"), flags, create: None, objects: None });
     world.answer_recalls(LeaseMode::Open);
     let (asked, _) = world.asked_storage();
     let intent = IntentId { shard: routing::of_inode(d2), number: 9 };
