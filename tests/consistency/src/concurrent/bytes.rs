@@ -189,7 +189,11 @@ fn doubt(history: &History, inode: u64, file: &mut [Operation], fault: &Fault) {
         .records
         .iter()
         .filter(|record| of_mount(record.who) && record.is_done())
-        .filter(|record| matches!(record.call, Call::Sync { .. } | Call::Close { .. }))
+        .filter(|record| match record.call {
+            Call::Sync { .. } => true,
+            Call::Close { handle } => history.may_write(record, handle),
+            _ => false,
+        })
         .filter(|record| record.handle.as_ref().is_some_and(|(of, _)| *of == inode))
         .map(|record| (record.begun, record.ended))
         .collect();
@@ -369,6 +373,10 @@ mod tests {
         let empty = ("b0 pread h0 0 4", 200, 210, bytes(&[]));
         assert!(!holds(std::slice::from_ref(&empty), &[]));
         assert!(holds(std::slice::from_ref(&empty), &kill));
-        assert!(!holds(&[sync, empty], &kill));
+        assert!(!holds(&[sync, empty.clone()], &kill));
+        let open = |line| (line, 21, 22, Outcome::Opened(5));
+        let close = ("a1 close h1", 30, 40, Outcome::Done);
+        assert!(!holds(&[open("a1 open h1 f rdwr"), close.clone(), empty.clone()], &kill));
+        assert!(holds(&[open("a1 open h1 f rdonly"), close, empty], &kill), "a close flushes what its handle may write");
     }
 }

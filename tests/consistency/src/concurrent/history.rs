@@ -1,6 +1,6 @@
 //! What happened in a concurrent run.
 
-use crate::call::{Call, HandleId, WorkerId};
+use crate::call::{Access, Call, HandleId, WorkerId};
 use crate::outcome::{Outcome, Reply};
 use crate::violation::{Rule, Wrong};
 use rustix::io::Errno;
@@ -115,6 +115,16 @@ impl History {
         let changed_nothing = matches!(call, Call::Stat { .. }) || reply.outcome.errno().is_some();
         let mut kills = self.faults.iter().filter(|fault| fault.mount == who.mount && fault.is_kill);
         changed_nothing && kills.any(|kill| kill.begun <= reply.ended && reply.begun <= kill.ended)
+    }
+
+    /// Returns true if the handle that this call uses was opened for writing.
+    pub fn may_write(&self, record: &Record, handle: HandleId) -> bool {
+        let before = self.records.iter().rev().filter(|other| other.who == record.who && other.begun < record.begun);
+        let mut accesses = before.filter_map(|other| match &other.call {
+            Call::Open { handle: opened, access, .. } if *opened == handle && other.is_done() => Some(*access),
+            _ => None,
+        });
+        accesses.next().is_some_and(|access| access != Access::Read)
     }
 
     /// The calls that may explain or contradict others: none that did nothing.
