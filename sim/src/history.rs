@@ -225,6 +225,19 @@ fn with_any_carried_out(state: &State, after: &mut States) {
     }
 }
 
+/// The states that this may be after a step of a call during whose round its client has lost what it had not flushed.
+/// Each loss came after the step, or before it. What its client has written since then is not lost by that, but by the
+/// next loss, whoever has seen it meanwhile.
+fn with_losses_of(recorded: &Recorded, state: State) -> Vec<State> {
+    recorded.lost.iter().fold(vec![state], |mut states, of| {
+        let mut lost = states.clone();
+        lost.iter_mut().for_each(|state| state.lose_unflushed(recorded.client, *of));
+        states.retain(|state| !lost.contains(state));
+        lost.append(&mut states);
+        lost
+    })
+}
+
 /// A call of a round, and how much of it is done.
 #[derive(Clone, Copy)]
 struct Step<'a> {
@@ -375,7 +388,7 @@ impl<'a> Orders<'a> {
                 match state.write_piece(next, step.taken..end) {
                     Ok(()) => {
                         left[index].taken = end;
-                        self.explain(&state, left);
+                        with_losses_of(next, state).iter().for_each(|state| self.explain(state, left));
                         left[index] = step;
                     }
                     Err(reason) => self.reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),
@@ -385,9 +398,8 @@ impl<'a> Orders<'a> {
             match state.apply((next, step.taken), result, !changes_meanwhile(next, self.round)) {
                 Ok(()) => {
                     state.note_walk(next, result);
-                    next.lost.iter().for_each(|of| state.lose_unflushed(next.client, *of));
                     left.remove(index);
-                    self.explain(&state, left);
+                    with_losses_of(next, state).iter().for_each(|state| self.explain(state, left));
                     left.insert(index, step);
                 }
                 Err(reason) => self.reasons.push(format!("client {}: {:?}: {reason}", next.client, next.call)),

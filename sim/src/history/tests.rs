@@ -303,3 +303,39 @@ fn a_stat_beside_a_write_that_makes_the_file_longer_may_tell_a_size_in_between()
     assert!(!is_allowed((12, 15), 3) && !is_allowed((12, 15), 27), "no size on the way");
     assert!(!is_allowed((21, 22), 15) && !is_allowed((2, 3), 15), "it is not being written");
 }
+
+/// Its client's session ends, and the next one begins, beside a write of five bytes to `f`, an append or not.
+fn written_beside_a_loss(append: bool) -> History {
+    let mut history = two_files();
+    let flags = OpenFlags { access: Access::Write, append, ..OpenFlags::default() };
+    let handle = Handle(20);
+    let open = Call::Open { path: path("f"), flags, mode: 0o644, handle };
+    history.check_round(&[call(20, open, (6, 7), Ok(Value::Done))]).expect("it is there");
+    history.lose(0, None, 1);
+    history.begin_loss(2);
+    let write = Call::Pwrite { handle, offset: 0, data: vec![1; 5] };
+    let written = Recorded { lost: vec![None], ..call(21, write, (8, 9), Ok(Value::Count(5))) };
+    history.check_round(&[written]).expect("it is open");
+    history.settle(2, &BTreeSet::new());
+    history
+}
+
+fn sees_size(history: &mut History, size: u64) -> bool {
+    let told = Attributes { size, mtime: 9, ..told_of(1) };
+    history.check_round(&[call(22, Call::Stat { path: path("f") }, (20, 21), Ok(Value::Attributes(told)))]).is_ok()
+}
+
+#[test]
+fn what_is_written_in_the_round_of_a_loss_may_be_lost_by_it_or_by_the_next() {
+    for append in [false, true] {
+        let mut history = written_beside_a_loss(append);
+        assert!(sees_size(&mut history, 0), "it is lost");
+        assert!(!sees_size(&mut history, 5), "and stays so");
+        let mut history = written_beside_a_loss(append);
+        assert!(sees_size(&mut history, 5), "it came after the loss, or was not lost by that");
+        assert!(!sees_size(&mut history, 0), "it is there");
+        history.lose(0, None, 3);
+        history.settle(3, &BTreeSet::new());
+        assert!(sees_size(&mut history, 0), "it has come after the first loss, and is lost by the second");
+    }
+}
