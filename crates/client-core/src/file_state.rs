@@ -507,8 +507,8 @@ impl FileState {
         self.dirty = true;
     }
 
-    /// A kernel has written the object since the last session ended, or another client: the shard knows the time of
-    /// what it was told of.
+    /// The object was written before the lease was granted, by a kernel here or by another client: the shard knows the
+    /// time of what it was told of.
     pub fn written_by_somebody(&mut self) {
         self.has_own_time = false;
         self.dirty = true;

@@ -25,6 +25,11 @@ impl FileState {
         }
     }
 
+    /// Returns true if nobody else writes the file: the lease is exclusive, or was until the right was void.
+    pub fn keeps_others_out(&self) -> bool {
+        self.is_exclusive() || self.was_exclusive
+    }
+
     /// A cut of the file has no answer, and may take effect until the shard is asked next. A new object is not in its
     /// way: the shard does not know it.
     pub fn cut_in_doubt(&mut self) {

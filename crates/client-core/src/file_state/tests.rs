@@ -449,6 +449,18 @@ fn what_the_shard_knows_of_a_write_since_the_last_session_has_no_time_of_this_cl
 }
 
 #[test]
+fn an_exclusive_lease_keeps_others_out_until_it_is_recalled_or_its_session_ends() {
+    let mut file = opened(9, Some(object(1)), EXCLUSIVE);
+    file.right_is_void();
+    assert!(file.keeps_others_out(), "the shard has asked for nothing");
+    file.weaken(SESSION, 11);
+    assert!(!file.keeps_others_out(), "others may have written since");
+    let mut file = opened(9, Some(object(1)), EXCLUSIVE);
+    file.lose_session(NEXT_SESSION, false, 1);
+    assert!(!file.keeps_others_out(), "others may have written since");
+}
+
+#[test]
 fn nothing_of_a_session_is_believed_under_the_next_one() {
     let mut file = opened(0, Some(object(1)), EXCLUSIVE);
     file.written(30, Timestamp(1));

@@ -130,11 +130,18 @@ impl<S: Shell> State<S> {
             Some(kernel) => kernel.writable |= writable && kernel.object == object,
             None => {
                 self.kernel_uses += 1;
-                let (number, session) = (self.kernel_uses, self.known.session());
-                let (handles, writers, abandoned, passed) = (0, 0, false, false);
-                let kernel =
-                    KernelUse { file, number, object, writable, handles, writers, seen, session, abandoned, passed };
-                self.kernel = Some(Box::new(kernel));
+                self.kernel = Some(Box::new(KernelUse {
+                    file,
+                    number: self.kernel_uses,
+                    object,
+                    writable,
+                    handles: 0,
+                    writers: 0,
+                    seen,
+                    others_may_have_written: false,
+                    abandoned: false,
+                    passed: false,
+                }));
             }
         }
     }
@@ -161,16 +168,13 @@ impl<S: Shell> State<S> {
         let is_current = held == Some(kernel.object) && !kernel.abandoned;
         let is_changed = mtime != kernel.seen || (is_current && size != self.known.size());
         let is_written = is_changed && kernel.writers > 0;
-        // Others may have written and reported since an earlier session ended.
-        let is_since_end = kernel.session != self.known.session();
+        let may_be_of_others = kernel.others_may_have_written;
         kernel.seen = mtime;
         if is_current {
-            kernel.session = self.known.session();
-        }
-        if is_current {
+            kernel.others_may_have_written = false;
             self.known.looked_up(size, mtime);
         }
-        if is_written && is_current && is_since_end && !self.known.is_dirty() {
+        if is_written && is_current && may_be_of_others && !self.known.is_dirty() {
             self.known.written_by_somebody();
         } else if is_written && is_current {
             self.known.written_by_kernel(mtime);

@@ -40,8 +40,8 @@ pub(super) struct KernelUse<S: Shell> {
     pub writers: u32,
     /// The object's modification time when it was last looked up.
     pub seen: Timestamp,
-    /// The session in which that was.
-    pub session: SessionId,
+    /// The lease was granted anew since then: others may have written the object, and reported that.
+    pub others_may_have_written: bool,
     /// The object has another file: what the kernel writes is lost.
     pub abandoned: bool,
     /// The kernel has taken it: while it has, it keeps no pages of the file.
@@ -222,8 +222,12 @@ impl<S: Shell> State<S> {
     ) {
         let unreported = self.known.has_unreported_through_server();
         let recalled = self.was_recalled(io, opened);
+        let kept_others_out = self.known.keeps_others_out();
         if take(&mut self.known, opened, io.calls.session.id(), recalled) {
             self.descriptor = Descriptor::NotAsked;
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.others_may_have_written |= self.known.is_exclusive() && !kept_others_out;
         }
         self.note_error(io);
         self.is_unsettled |= self.known.is_dirty() && self.known.size() != opened.attributes.size;
