@@ -1,6 +1,6 @@
 //! The answering side of operations over several shards. Steps of own intents come here, too, without a message.
 
-use super::park::{Wait, Work};
+use super::park::{NOBODY, Wait, Work};
 use super::plan::Plan;
 use super::{Effect, Pause, Shard};
 use crate::back::{Answer, Command};
@@ -44,8 +44,13 @@ impl Locked {
 impl<K: KeyValue> Shard<K> {
     pub(super) fn receive_step(&mut self, token: u64, call: PeerCall, out: &mut Vec<Effect>) {
         if let Some((number, waiting)) = self.parking.of_intent(call.intent) {
+            let earlier = std::mem::replace(waiting, token);
+            if earlier != NOBODY {
+                // The reply goes to the later sending alone.
+                let reply = PeerReply { intent: call.intent, result: Ok(PeerAnswer::Open) };
+                out.push(Effect::PeerReply { token: earlier, reply });
+            }
             if call.step != PeerStep::Undo {
-                *waiting = token;
                 return;
             }
             // It was given up before it has locked anything here.

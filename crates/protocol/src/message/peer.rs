@@ -164,6 +164,7 @@ pub enum PeerAnswer {
     Carried {
         shard: ShardId,
     },
+    /// The intent is not over. Also to a step that waits and was sent again, whose reply goes to the later sending.
     Open,
     /// Up to the dentry with this cookie.
     Filled {

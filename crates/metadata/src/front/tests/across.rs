@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::front::Event;
-use weft_protocol::message::peer::{Fate, IntentId, Lock, PeerCall, PeerReply, PeerStep};
+use weft_protocol::message::peer::{Fate, IntentId, Lock, PeerAnswer, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::shard::*;
 use weft_protocol::*;
 
@@ -377,6 +377,28 @@ fn a_shard_that_is_away_while_others_lock_ends_the_operation() {
     several.deliver(lock);
     several.settle();
     assert_eq!((several.names((d1, "f")), several.names((d2, "g")), several.has_no_locks()), (None, Some(file), true));
+}
+
+#[test]
+fn a_lock_that_waits_and_is_sent_again_is_answered_once_and_leaves_no_call_open() {
+    let mut several = Several::new();
+    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
+    let file = several.make((d1, "f"));
+    several.make((d2, "g"));
+    several.ok(B, ShardRequest::Lookup { parent: d2, name: name("g") });
+    let call = several.begin(A, mv((d1, "f"), (d2, "g"), RenameMode::Replace));
+    let lock = several.take_calls().remove(0);
+    (0..3).for_each(|_| several.deliver(lock.clone()));
+    let earlier = std::mem::take(&mut several.worlds[2].peer_replies);
+    assert_eq!(earlier.len(), 2, "B has not answered its recall");
+    for (_, reply) in earlier {
+        assert_eq!(reply.result, Ok(PeerAnswer::Open));
+        several.at(ShardId(1)).event(Event::PeerReply(reply));
+    }
+    assert_eq!(several.result(call), None, "the operation is not over");
+    several.settle();
+    assert!(several.result(call).is_some_and(|result| result.is_ok()));
+    assert_eq!((several.names((d1, "f")), several.names((d2, "g"))), (None, Some(file)));
 }
 
 #[test]
