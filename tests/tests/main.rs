@@ -2,6 +2,7 @@
 //! long as all of them together. Alone in programs of their own are those that look at their process (`memory.rs`,
 //! `limits.rs`), and those whose cases are processes (`rdma.rs`).
 
+mod across;
 mod away;
 mod behind;
 mod changing;

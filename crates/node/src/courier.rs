@@ -1,22 +1,28 @@
 //! Requests of this node's shards, storage server and membership to other nodes.
 //!
 //! Each other node has a queue and a few threads, started on demand and ended when idle, so an idle node has none. A
-//! thread blocks in its call; a slow node delays only the errands queued for it.
+//! thread blocks in its call; a slow node delays only the errands queued for it. Steps of operations over several
+//! shards, which may wait at the other node for one another, go over a line of their own (`step_line.rs`).
+
+mod in_flight;
+mod step_line;
 
 use crate::cluster::Cluster;
 use crate::granting::Granting;
 use crate::locks::lock;
 use crate::shard_events::{ToShards, give};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use step_line::StepLine;
 use weft_metadata::Event;
 use weft_protocol::handshake::{KeyName, Purpose};
 use weft_protocol::limits::{FENCED_OBJECTS_MAX, SESSION_TERM_MS};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
-use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::peer::{PeerAnswer, PeerCall, PeerReply};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeRecord, ObjectId, SessionId, ShardId, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
@@ -41,8 +47,6 @@ pub type ToldByNode = Box<dyn FnOnce(weft_protocol::Result<NodeAnswer>) + Send>;
 
 /// A request to another node.
 pub enum Errand {
-    /// A step of an operation that spans two shards.
-    Peer(PeerCall),
     /// A request of a shard to a storage server.
     Storage { shard: ShardId, token: Option<u64>, request: StorageRequest },
     /// Fence of a session that a shard has ended. The outcome goes to [`Granting`].
@@ -64,6 +68,15 @@ struct Shared {
     shards: ToShards,
     granting: Arc<Granting>,
     queues: Mutex<HashMap<(NodeId, bool), Arc<Queue>>>,
+    lines: Mutex<HashMap<NodeId, Arc<StepLine>>>,
+}
+
+impl Shared {
+    /// Gives a step's reply to the shard that asked.
+    fn step_replied(&self, call: &PeerCall, result: weft_protocol::Result<PeerAnswer>) {
+        let reply = PeerReply { intent: call.intent, result };
+        give(&self.shards, call.intent.shard, Event::PeerReply(reply));
+    }
 }
 
 #[derive(Default)]
@@ -82,12 +95,25 @@ struct QueueState {
 impl Couriers {
     /// Returns couriers without threads. Replies go to `shards`.
     pub fn new(cluster: Arc<Cluster>, shards: ToShards, granting: Arc<Granting>) -> Self {
-        Self(Arc::new(Shared { cluster, shards, granting, queues: Mutex::default() }))
+        Self(Arc::new(Shared { cluster, shards, granting, queues: Mutex::default(), lines: Mutex::default() }))
     }
 
     /// Queues an errand. Its reply goes to the shard that sent it.
     pub fn send(&self, to: NodeId, errand: Errand) {
         send(&self.0, to, errand);
+    }
+
+    /// Sends a step of an operation over several shards. Its reply goes to the shard that asks.
+    pub fn send_step(&self, to: NodeId, call: PeerCall) {
+        let line = match lock(&self.0.lines).entry(to) {
+            Entry::Occupied(line) => Arc::clone(line.get()),
+            Entry::Vacant(place) => match StepLine::new() {
+                Ok(line) => Arc::clone(place.insert(Arc::new(line))),
+                // The shard sends its step again.
+                Err(error) => return tracing::error!("cannot send steps to node {to}: {error}"),
+            },
+        };
+        line.send(&self.0, to, call);
     }
 }
 
@@ -144,7 +170,6 @@ impl Worker {
 
     fn message(&self, errand: &Errand) -> Message {
         match errand {
-            Errand::Peer(call) => Message::Peer(call.clone()),
             Errand::Storage { request, .. } => Message::Storage(request.clone()),
             Errand::Fence(fence) => fence_message(fence),
             Errand::AskToServe { epoch, settled, .. } => {
@@ -209,10 +234,6 @@ impl Worker {
     fn deliver(&self, errand: Errand, reply: Result<Message>) {
         let shards = &self.shared.shards;
         match (errand, reply) {
-            (Errand::Peer(call), Ok(Message::PeerReply(reply))) => {
-                let reply = PeerReply { intent: call.intent, result: reply.result };
-                give(shards, call.intent.shard, Event::PeerReply(reply));
-            }
             (Errand::Storage { shard, token: Some(token), .. }, Ok(Message::StorageReply(result))) => {
                 give(shards, shard, Event::StorageAnswer { token, result });
             }
@@ -243,10 +264,6 @@ impl Worker {
         tracing::debug!("node {} did not reply", self.to);
         let shards = &self.shared.shards;
         match errand {
-            Errand::Peer(call) => {
-                let reply = PeerReply { intent: call.intent, result: Err(Error::Unreachable) };
-                give(shards, call.intent.shard, Event::PeerReply(reply));
-            }
             Errand::Storage { shard, token: Some(token), .. } => {
                 give(shards, shard, Event::StorageAnswer { token, result: Err(Error::Unreachable) });
             }

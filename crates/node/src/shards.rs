@@ -353,7 +353,7 @@ impl Shards {
             Some(holder) if holder == self.cluster.node => {
                 work.push_back(Work { shard: to, event: Event::PeerCall { token: 0, call } });
             }
-            Some(holder) => self.couriers.send(holder, Errand::Peer(call)),
+            Some(holder) => self.couriers.send_step(holder, call),
             None => {
                 let reply = PeerReply { intent: call.intent, result: Err(Error::WrongShard(to)) };
                 work.push_back(Work { shard, event: Event::PeerReply(reply) });
