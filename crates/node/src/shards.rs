@@ -28,7 +28,7 @@ use weft_metadata::{Effect, Event, Fences, Growth, MemoryStore, RootDirectory, S
 use weft_protocol::limits::TEXT_BYTES_MAX;
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{RequestInFlight, ShardStatus};
-use weft_protocol::message::peer::{PeerCall, PeerReply};
+use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply};
 use weft_protocol::message::shard::ShardReply;
 use weft_protocol::message::storage::{SessionFence, StorageRequest};
 use weft_protocol::{ClusterMap, Error, InodeNumber, NodeId, ObjectId, SessionId, ShardId, routing};
@@ -284,23 +284,11 @@ impl Shards {
     fn run(&self, mut work: VecDeque<Work>, mut caller: Option<Caller<'_>>, sink: &mut Sink<'_>) {
         let mut effects = Vec::new();
         while let Some(Work { shard, event }) = work.pop_front() {
-            let token = answerable(&event);
-            let result = match self.slot(shard) {
-                Some(slot) => slot.step(event, &mut effects),
-                None => {
-                    if let Event::PeerCall { token, call } = event {
-                        // It has moved, or is about to come: the asking shard asks again, by a newer map.
-                        let reply = PeerReply { intent: call.intent, result: Err(Error::Busy) };
-                        effects.push(Effect::PeerReply { token, reply });
-                    }
-                    Err(Error::WrongShard(shard))
-                }
-            };
-            if let (Err(error), Some(token)) = (result, token) {
-                effects.push(Effect::Reply {
-                    token,
-                    reply: ShardReply { stamp: 0, result: Err(error), others: Vec::new() },
-                });
+            let caller_of_event = CallerOf::event(&event);
+            let result =
+                self.slot(shard).ok_or(Error::WrongShard(shard)).and_then(|slot| slot.step(event, &mut effects));
+            if let (Err(error), Some(waits)) = (result, caller_of_event) {
+                effects.push(waits.refused(error));
             }
             for effect in effects.drain(..) {
                 self.carry_out(shard, effect, &mut caller, &mut work, sink);
@@ -472,10 +460,54 @@ impl ShardEvents for Shards {
     }
 }
 
-/// Returns the token under which a client waits for the event's reply.
-fn answerable(event: &Event) -> Option<u64> {
-    match event {
-        Event::Call { token, .. } => Some(*token),
-        _ => None,
+/// Who waits for the reply to an event.
+enum CallerOf {
+    /// A client, under this token.
+    Call(u64),
+    /// Another shard, for a step of this intent.
+    Step(u64, IntentId),
+}
+
+impl CallerOf {
+    fn event(event: &Event) -> Option<Self> {
+        match event {
+            Event::Call { token, .. } => Some(Self::Call(*token)),
+            Event::PeerCall { token, call } => Some(Self::Step(*token, call.intent)),
+            _ => None,
+        }
+    }
+
+    /// Returns the reply for an event that the shard did not take.
+    fn refused(self, error: Error) -> Effect {
+        match self {
+            Self::Call(token) => {
+                Effect::Reply { token, reply: ShardReply { stamp: 0, result: Err(error), others: Vec::new() } }
+            }
+            Self::Step(token, intent) => {
+                let error = match error {
+                    // It has moved, or is about to come: the asking shard asks again, by a newer map.
+                    Error::WrongShard(_) => Error::Busy,
+                    // It has failed, for good.
+                    _ => Error::Unreachable,
+                };
+                Effect::PeerReply { token, reply: PeerReply { intent, result: Err(error) } }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_another_shard_is_refused_by_a_shard_that_has_failed() {
+        let intent = IntentId { shard: ShardId(3), number: 7 };
+        let refusal = |error| match CallerOf::Step(5, intent).refused(error) {
+            Effect::PeerReply { token: 5, reply } if reply.intent == intent => reply.result,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refusal(Error::Device(5)), Err(Error::Unreachable));
+        assert_eq!(refusal(Error::WrongShard(ShardId(1))), Err(Error::Busy), "it is asked again, by a newer map");
     }
 }
