@@ -377,6 +377,9 @@ mod tests {
         let open = |line| (line, 21, 22, Outcome::Opened(5));
         let close = ("a1 close h1", 30, 40, Outcome::Done);
         assert!(!holds(&[open("a1 open h1 f rdwr"), close.clone(), empty.clone()], &kill));
-        assert!(holds(&[open("a1 open h1 f rdonly"), close, empty], &kill), "a close flushes what its handle may write");
+        assert!(
+            holds(&[open("a1 open h1 f rdonly"), close, empty], &kill),
+            "a close flushes what its handle may write"
+        );
     }
 }
