@@ -227,7 +227,7 @@ fn with_any_carried_out(state: &State, after: &mut States) {
 
 /// The states that this may be after a step of a call during whose round its client has lost what it had not flushed.
 /// Each loss came after the step, or before it. What its client has written since then is not lost by that, but by the
-/// next loss, whoever has seen it meanwhile.
+/// next loss, even if it was seen in between.
 fn with_losses_of(recorded: &Recorded, state: State) -> Vec<State> {
     recorded.lost.iter().fold(vec![state], |mut states, of| {
         let mut lost = states.clone();

@@ -48,7 +48,7 @@ pub fn check_access(
         return Err(Error::CapabilityRejected);
     }
     let makes = matches!(request.operation, DataOperation::Write | DataOperation::Append | DataOperation::Descriptor);
-    // Of a group, whoever comes first finds the object: nobody else can tell whether it was written.
+    // Any access of a group makes the object: its members cannot tell whether another one has written.
     let create = capability.rights.contains(Rights::CREATE) && (makes || capability.rights.contains(Rights::GROUP));
     Ok(Grant { create, write: capability.rights.contains(Rights::WRITE) })
 }

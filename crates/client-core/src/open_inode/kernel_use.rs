@@ -93,7 +93,7 @@ impl<S: Shell> State<S> {
             return Ok(());
         }
         let is_made_here = self.known.held().is_none();
-        let is_extended = self.end_of_first_object().is_some();
+        let is_extended = self.last_byte_of_first_object().is_some();
         if is_made_here {
             if !writes || !io.is_near(io.home()) || io.home_passes_none.load(Ordering::Relaxed) {
                 return Ok(());

@@ -11,7 +11,6 @@ use crate::objects::{ObjectWrite, Objects, Registration, request};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use crate::tuning::Tuning;
-use std::num::NonZero;
 use std::sync::Arc;
 use weft_protocol::data::{DataOperation, DataReply};
 use weft_protocol::error::errno;
@@ -81,8 +80,7 @@ impl<S: Shell> State<S> {
         assert!(!self.known.is_split(), "{} has parts", self.known.inode());
         // An object that is made has a time of its own, which is no write's.
         let (objects, mut made) = io.new_objects(self.known.inode(), &self.known.attributes().layout).await?;
-        if let Some(end) = self.end_of_first_object() {
-            let last = end.get() - 1;
+        if let Some(last) = self.last_byte_of_first_object() {
             let mut write = ObjectWrite::new((self.known.inode(), objects.clone()), DataOperation::Write, false);
             made = made.max(Some(io.write_object(&mut write, &[0], last, None).await?.mtime));
         }
@@ -97,9 +95,9 @@ impl<S: Shell> State<S> {
         Ok(())
     }
 
-    /// The size that the file's first object gets as it is made. `None`: it is made by the first write, or empty.
-    pub fn end_of_first_object(&self) -> Option<NonZero<u64>> {
-        NonZero::new(self.known.size()).filter(|_| self.known.is_exclusive())
+    /// Offset of the byte that gives a new first object the file's size. `None`: the object needs none.
+    pub fn last_byte_of_first_object(&self) -> Option<u64> {
+        self.known.size().checked_sub(1).filter(|_| self.known.is_exclusive())
     }
 
     /// Whether a write is gathered where that is possible. Takes note of where the next one begins in a sequence.

@@ -44,7 +44,8 @@ impl<K: KeyValue> Shard<K> {
     fn has_leased(&self, session: SessionId, LeasedObject { object, capability }: &LeasedObject) -> bool {
         // A right to identifiers, and not to an object of some file.
         let of_no_file = InodeNumber::from_raw(0);
-        let now_seconds = u32::try_from(self.now.wall.parts().0).unwrap_or(u32::MAX);
+        // By a clock that is out of range no right holds.
+        let Ok(now_seconds) = u32::try_from(self.now.wall.parts().0) else { return false };
         capability.session == session
             && capability.rights.contains(Rights::CREATE)
             && capability.covers(of_no_file, *object)
@@ -59,7 +60,7 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// Has the objects of a file made before a call gets rights to them, or sets its size. Where that fails the call
-    /// goes on, and whoever uses the object is told.
+    /// goes on, and later uses of the object fail.
     pub(super) fn objects_to_make(&self, call: &Call, plan: &Plan) -> Option<Pause> {
         let inode = match &call.request {
             ShardRequest::OpenAt { parent, name, .. } if plan.opens => self.back.dentry(*parent, name)?.inode,

@@ -503,24 +503,35 @@ fn a_move_below_what_a_shard_that_is_gone_has_locked_is_told_so() {
     several.ok(B, moves());
 }
 
-#[test]
-fn an_open_that_has_cut_its_file_waits_for_no_shard_that_locks_its_name_meanwhile() {
-    let mut several = Several::new();
-    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
-    let inode = several.make((d1, "f"));
+/// A file of 50 bytes in a directory of another shard, which A has open.
+fn opened_elsewhere(several: &mut Several) -> InodeNumber {
+    let inode = several.make((several.directories[1], "f"));
     let world = &mut several.worlds[1];
     world.ok(A, open(inode, Access::ReadWrite));
     world.ok(A, commit(inode, 1, 50));
+    inode
+}
+
+/// An operation of a third shard asks that one for a lock.
+fn locks_elsewhere(several: &mut Several, lock: Lock) {
+    let [_, to, of, _] = several.directories[..] else { panic!("four directories") };
+    let intent = IntentId { shard: routing::of_inode(of), number: 9 };
+    let step = PeerStep::Lock { session: B, round: 0, waits: true, locks: vec![lock] };
+    several.deliver(PeerCall { to: routing::of_inode(to), epoch: MapEpoch(1), intent, step });
+    several.worlds[1].answer_recalls(LeaseMode::Open);
+}
+
+#[test]
+fn an_open_that_has_cut_its_file_waits_for_no_shard_that_locks_its_name_meanwhile() {
+    let mut several = Several::new();
+    let inode = opened_elsewhere(&mut several);
+    let (d1, world) = (several.directories[1], &mut several.worlds[1]);
     let flags = OpenFlags { truncate: true, ..flags(Access::Write) };
     let cut = world.waits(B, ShardRequest::OpenAt { parent: d1, name: name("f"), flags, create: None, objects: None });
     world.answer_recalls(LeaseMode::Open);
     let (asked, _) = world.asked_storage();
-    let intent = IntentId { shard: routing::of_inode(d2), number: 9 };
-    let locks = vec![Lock::Name { directory: d1, name: name("f"), fate: Fate::Stays }];
-    let step = PeerStep::Lock { session: B, round: 0, waits: true, locks };
-    several.deliver(PeerCall { to: routing::of_inode(d1), epoch: MapEpoch(1), intent, step });
+    locks_elsewhere(&mut several, Lock::Name { directory: d1, name: name("f"), fate: Fate::Stays });
     let world = &mut several.worlds[1];
-    world.answer_recalls(LeaseMode::Open);
     assert_eq!(world.peer_replies.len(), 1, "the name is locked");
     world.storage_answers(asked, 0, 90);
     assert_eq!(attributes(&world.done(cut)).size, 0);
@@ -535,19 +546,12 @@ fn an_open_that_has_cut_its_file_waits_for_no_shard_that_locks_its_name_meanwhil
 #[test]
 fn a_truncation_that_a_storage_server_has_made_waits_for_no_shard_that_locks_the_file_meanwhile() {
     let mut several = Several::new();
-    let [_, d1, d2, _] = several.directories[..] else { panic!("four directories") };
-    let inode = several.make((d1, "f"));
+    let inode = opened_elsewhere(&mut several);
     let world = &mut several.worlds[1];
-    world.ok(A, open(inode, Access::ReadWrite));
-    world.ok(A, commit(inode, 1, 50));
     let cut = world.waits(A, resize(inode, 0));
     let (asked, _) = world.asked_storage();
-    let intent = IntentId { shard: routing::of_inode(d2), number: 9 };
-    let locks = vec![Lock::Inode { inode, fate: Fate::Loses }];
-    let step = PeerStep::Lock { session: B, round: 0, waits: true, locks };
-    several.deliver(PeerCall { to: routing::of_inode(d1), epoch: MapEpoch(1), intent, step });
+    locks_elsewhere(&mut several, Lock::Inode { inode, fate: Fate::Loses });
     let world = &mut several.worlds[1];
-    world.answer_recalls(LeaseMode::Open);
     world.storage_answers(asked, 0, 90);
     assert_eq!(attributes(&world.done(cut)).size, 0);
     world.waits(A, chmod(inode, 0o600));
