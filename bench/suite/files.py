@@ -16,9 +16,10 @@ def meta(session, directory, processes, files, shared=False, settle_ms=0):
     return {row["operation"]: row for row in rows}
 
 
-def pump(session, socket, streams, size):
-    """{(operation, way and turns): bytes per second}; `size` is of all streams."""
-    rows = session.json("bench-pump", "--directory", session.plain, "--socket", socket, "--streams", streams, "--size", size)
+def pump(session, socket, streams, size, client="each"):
+    """{(operation, way and turns): bytes per second}; `size` is of all streams, `client` its threads."""
+    rows = session.json("bench-pump", "--directory", session.plain, "--socket", socket, "--streams", streams, "--size", size,
+                        "--client", client)
     def name(row):
         return row["way"] + (f", turns of {row['buffer'] >> 10} KiB x {row['ahead']}" if row["ahead"] else "")
     return {(row["operation"], name(row)): row["per_second"] for row in rows}

@@ -2,7 +2,8 @@
 //!
 //! Sketch, per MiB: read: `sendfile` (TCP: one copy, at the receiver; Unix: pages go by reference) or `pread` + `send`
 //! (three copies); write: `splice` in and out of a pipe (one copy) or `recv` + `pwrite` (two copies), behind the copy
-//! of the sender's `send`. Reader and writer are threads, a pair per stream.
+//! of the sender's `send`. The servers' ends are threads, one per stream, and so are the clients', or one thread serves
+//! all of them in turn, as a client that uses several servers for one caller does.
 
 use clap::{Parser, ValueEnum};
 use rustix::fs::sendfile;
@@ -37,6 +38,9 @@ struct Args {
     way: Vec<Way>,
     #[arg(long, default_value_t = 1)]
     streams: usize,
+    /// Threads of the client
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "each")]
+    client: Vec<Threads>,
     /// Bytes of all streams together
     #[arg(long, value_parser = quantity::bytes, default_value = "1GiB")]
     size: u64,
@@ -83,6 +87,16 @@ impl Way {
     }
 }
 
+/// Which threads the client's ends of the streams have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Threads {
+    /// One each
+    Each,
+    /// One for all
+    One,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Turns {
     buffer: u64,
@@ -102,6 +116,7 @@ struct Row {
     buffer: u64,
     ahead: u64,
     streams: usize,
+    client: Threads,
     bytes: u64,
     seconds: f64,
     per_second: f64,
@@ -122,32 +137,45 @@ fn run(args: &Args) -> Outcome {
 
 fn measure(args: &Args, directory: &Path) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
-    let share = args.size / args.streams.max(1) as u64;
-    let paths: Vec<PathBuf> = (0..args.streams).map(|stream| directory.join(stream.to_string())).collect();
     for way in &args.way {
         for socket in &args.socket {
-            for Turns { buffer, ahead } in &args.turns {
-                let streams = paths.iter().map(|path| {
-                    let file = prepare(path, *way, share)?;
-                    Ok(Stream { file, ends: connect(*socket, args)?, bytes: share, way: *way, ahead: *ahead })
-                });
-                let seconds = pump(streams.collect::<Outcome<_>>()?, usize::try_from(*buffer).explain("buffer")?)?;
-                let bytes = share * args.streams as u64;
-                rows.push(Row {
-                    operation: if way.reads() { "read" } else { "write" },
-                    socket: *socket,
-                    way: *way,
-                    buffer: *buffer,
-                    ahead: *ahead,
-                    streams: args.streams,
-                    bytes,
-                    seconds,
-                    per_second: bytes as f64 / seconds,
-                });
+            for turns in &args.turns {
+                for client in &args.client {
+                    rows.push(measure_one(args, directory, *way, *socket, *turns, *client)?);
+                }
             }
         }
     }
     Ok(rows)
+}
+
+fn measure_one(
+    args: &Args,
+    directory: &Path,
+    way: Way,
+    socket: SocketKind,
+    Turns { buffer, ahead }: Turns,
+    client: Threads,
+) -> Outcome<Row> {
+    let share = args.size / args.streams.max(1) as u64;
+    let streams = (0..args.streams).map(|stream| {
+        let file = prepare(&directory.join(stream.to_string()), way, share)?;
+        Ok(Stream { file, ends: connect(socket, args)?, bytes: share, way, ahead })
+    });
+    let seconds = pump(streams.collect::<Outcome<_>>()?, usize::try_from(buffer).explain("buffer")?, client)?;
+    let bytes = share * args.streams as u64;
+    Ok(Row {
+        operation: if way.reads() { "read" } else { "write" },
+        socket,
+        way,
+        buffer,
+        ahead,
+        streams: args.streams,
+        client,
+        bytes,
+        seconds,
+        per_second: bytes as f64 / seconds,
+    })
 }
 
 /// A new file: empty for writing, full for reading. One that was read before is not the same: the kernel marks pages as
@@ -208,25 +236,33 @@ struct Stream {
 }
 
 /// Runs all streams at the same time; seconds from the first begin to the last end.
-fn pump(streams: Vec<Stream>, buffer: usize) -> Outcome<f64> {
-    let start = Barrier::new(streams.len() * 2);
+fn pump(streams: Vec<Stream>, buffer: usize, threads: Threads) -> Outcome<f64> {
+    let clients = match threads {
+        Threads::Each => streams.len(),
+        Threads::One => 1,
+    };
+    let start = Barrier::new(streams.len() + clients);
     let timed = |work: &mut dyn FnMut() -> Outcome| {
         start.wait();
         let begin = clock::now();
         work().map(|()| (begin, clock::now()))
     };
     let times = thread::scope(|scope| {
-        let mut ends = Vec::new();
-        for stream in streams {
+        let (mut ends, mut clients) = (Vec::new(), Vec::from_iter((0..clients).map(|_| Vec::new())));
+        for (stream, turn) in streams.into_iter().zip((0..clients.len()).cycle()) {
             let Stream { file, ends: (server, client), bytes, way, ahead } = stream;
+            clients[turn].push(Client { socket: client, bytes, way, ahead });
             let timed = &timed;
             ends.push(scope.spawn(move || {
                 let mut server = Server { socket: server, file, way, pipe: pipe(buffer)?, memory: vec![0; buffer] };
                 timed(&mut || server.serve(bytes, ahead))
             }));
+        }
+        for clients in clients {
+            let timed = &timed;
             ends.push(scope.spawn(move || {
                 let mut memory = vec![0x5a; buffer];
-                timed(&mut || use_server(&client, bytes, way, ahead, &mut memory))
+                timed(&mut || use_servers(&clients, &mut memory))
             }));
         }
         let join = |end: thread::ScopedJoinHandle<'_, Outcome<(f64, f64)>>| {
@@ -318,30 +354,58 @@ impl Server {
     }
 }
 
-fn use_server(socket: &OwnedFd, bytes: u64, way: Way, ahead: u64, memory: &mut [u8]) -> Outcome {
+/// The client's end of a stream.
+struct Client {
+    socket: OwnedFd,
+    bytes: u64,
+    way: Way,
+    ahead: u64,
+}
+
+/// Reads or writes some streams, all of which have as many bytes, a buffer of each in turn.
+fn use_servers(clients: &[Client], memory: &mut [u8]) -> Outcome {
+    let bytes = clients.first().map_or(0, |client| client.bytes);
     let count = bytes.div_ceil(memory.len() as u64);
-    if way.reads() {
-        send_all(socket, &vec![1; usize::try_from(ahead.min(count)).explain("ahead")?])?;
+    for client in clients {
+        client.begin(count)?;
     }
     for (index, length) in pieces(bytes, memory.len()) {
-        let piece = &mut memory[..length];
+        for client in clients {
+            client.turn(index, count, &mut memory[..length])?;
+        }
+    }
+    clients.iter().try_for_each(|client| client.end(count))
+}
+
+impl Client {
+    fn begin(&self, count: u64) -> Outcome {
+        let asked = if self.way.reads() { self.ahead.min(count) } else { 0 };
+        send_all(&self.socket, &vec![1; usize::try_from(asked).explain("ahead")?])
+    }
+
+    fn turn(&self, index: u64, count: u64, piece: &mut [u8]) -> Outcome {
+        let Self { socket, way, ahead, .. } = self;
         if way.reads() {
             receive_all(socket, piece)?;
-            if ahead > 0 && index + ahead < count {
+            if *ahead > 0 && index + ahead < count {
                 send_all(socket, &[1])?;
             }
         } else {
-            if ahead > 0 && index >= ahead {
+            if *ahead > 0 && index >= *ahead {
                 receive_all(socket, &mut [0])?;
             }
             send_all(socket, piece)?;
         }
+        Ok(())
     }
-    if way.reads() {
-        return Ok(());
+
+    fn end(&self, count: u64) -> Outcome {
+        if self.way.reads() {
+            return Ok(());
+        }
+        // The answers that are left, and the last word.
+        receive_all(&self.socket, &mut vec![0; usize::try_from(self.ahead.min(count) + 1).explain("ahead")?])
     }
-    // The answers that are left, and the last word.
-    receive_all(socket, &mut vec![0; usize::try_from(ahead.min(count) + 1).explain("ahead")?])
 }
 
 fn receive_all(socket: &OwnedFd, mut bytes: &mut [u8]) -> Outcome {

@@ -101,11 +101,11 @@ def text(session, samples, requests):
     )
 
 
-def best_pump(samples, socket, operation, processes):
+def best_pump(samples, socket, operation, processes, kind="pump"):
     """The way of the bare pump that is fastest in all its samples: it knows no requests. The best of a few samples of each
     way would be more than any of them reaches."""
     rates = {}
-    for key in samples.keys(("pump", socket, operation)):
+    for key in samples.keys((kind, socket, operation)):
         if key[4] == processes:
             rates.setdefault(key[5], []).extend(samples.values(key))
     return max(rates, key=lambda way: statistics.median(rates[way])) if rates else None

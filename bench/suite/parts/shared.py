@@ -13,6 +13,8 @@ REQUESTS = ["64KiB", "1MiB", "4MiB", "16MiB"]
 RECORD = 47008
 WRITERS = 2
 RUNS = 3
+# The pump with one thread for the client's ends of all connections.
+ONE_THREAD = "pump-one"
 GOAL_OF_PUMP = 0.85
 GOAL_OF_TWO_FILES = 0.70
 
@@ -54,11 +56,15 @@ def striped_cells(session, processes, request):
         found = session.service(Striped).data("tcp", processes, size // processes, request, runs=RUNS)
         return {("weft", operation, request, processes): row["bytes_per_second"] for operation, row in found.items()}
 
-    def of_pump():
-        found = files.pump(session, "tcp", NODES, size)
-        return {("pump", "tcp", operation, request, processes, way): rate for (operation, way), rate in found.items()}
+    def of_pump(kind, client):
+        def cell():
+            found = files.pump(session, "tcp", NODES, size, client)
+            return {(kind, "tcp", operation, request, processes, way): rate for (operation, way), rate in found.items()}
+        return cell
 
-    return [("pump", of_pump), ("weft", of_weft), ("pump", of_pump)]
+    pump = ("pump", of_pump("pump", "each"))
+    one_thread = [("pump, one thread", of_pump(ONE_THREAD, "one"))] * (processes == 1)
+    return [pump, ("weft", of_weft), *one_thread, pump]
 
 
 def record_cells(session):
@@ -98,9 +104,10 @@ def text(session, samples, requests):
     return (
         f"## Shared files: {session.options.size_mib} MiB in sequence by TCP\n\n"
         f"Striped over {NODES} nodes, a file per process. The goal is {GOAL_OF_PUMP:.2f} of the bare pump over {NODES} "
-        "connections.\n\n"
-        + table([">processes", "operation", ">request", ">weft GB/s", ">spread", "limit", ">GB/s", ">weft : limit", "goal met"],
-                striped)
+        "connections, with a thread each at the client. Beside it the pump with one thread for all of them, as one process "
+        "has that makes one request after the other.\n\n"
+        + table([">processes", "operation", ">request", ">weft GB/s", ">spread", "limit", ">GB/s", ">weft : limit", "goal met",
+                 ">one thread GB/s", ">weft : one"], striped)
         + f"\nRecords of {RECORD} bytes of {WRITERS} writers in turns in one whole file at a node elsewhere. The goal is "
         f"{GOAL_OF_TWO_FILES:.2f} of the same bytes in {WRITERS} files.\n\n"
         + table(["by", "operation", ">one file GB/s", ">spread", ">two files GB/s", ">one : two", "goal met"], records)
@@ -114,5 +121,8 @@ def striped_row(samples, goals, processes, operation, request):
     pump = best_pump(samples, "tcp", operation, processes)
     limit = ("pump", "tcp", operation, request, processes, pump)
     share = samples.ratio(key, limit)
+    way_of_one = best_pump(samples, "tcp", operation, processes, ONE_THREAD)
+    one = (ONE_THREAD, "tcp", operation, request, processes, way_of_one)
+    beside = [gigabytes(samples.median(one)), ratio(samples.ratio(key, one))] if way_of_one else ["-", "-"]
     return [processes, operation, request, gigabytes(samples.median(key)), spread(samples.spread(key), gigabytes),
-            f"pump, {pump}", gigabytes(samples.median(limit)), ratio(share), goals.judge(at_least(share, GOAL_OF_PUMP))]
+            f"pump, {pump}", gigabytes(samples.median(limit)), ratio(share), goals.judge(at_least(share, GOAL_OF_PUMP)), *beside]
