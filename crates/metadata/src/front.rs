@@ -19,6 +19,7 @@
 mod backlog;
 mod below;
 mod changes;
+mod contention;
 mod data;
 mod end;
 mod first_objects;
@@ -174,8 +175,7 @@ pub struct Shard<K> {
     parking: Parking,
     /// Parked work that can be judged again.
     ready: VecDeque<u64>,
-    /// Keys of names and attributes that were recalled lately, and until when nobody is granted them.
-    contended: BTreeMap<LeaseKey, u64>,
+    contention: contention::Contention,
     /// Grows with each answer and each recall.
     stamp: u64,
     /// What the answers of storage servers are for.
@@ -253,7 +253,7 @@ impl<K: KeyValue> Shard<K> {
             recalls: Recalls::default(),
             parking: Parking::default(),
             ready: VecDeque::new(),
-            contended: BTreeMap::new(),
+            contention: contention::Contention::default(),
             stamp: 0,
             storage_waits: BTreeMap::new(),
             latest_storage_token: 0,
@@ -384,7 +384,7 @@ impl<K: KeyValue> Shard<K> {
         self.ask_outcomes(out);
         self.probe(out);
         self.reap_due();
-        self.contended.retain(|_, until_ms| *until_ms > now_ms);
+        self.contention.tidy(now_ms);
     }
 
     /// A call has arrived: who asks, and was it asked before?

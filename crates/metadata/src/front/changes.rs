@@ -107,6 +107,7 @@ impl<K: KeyValue> Shard<K> {
                 return Verdict::Reply(Err(Error::Invalid));
             }
             let (parent, names) = (*parent, self.free_names(call.session(), *parent, names, &plan));
+            self.contention.changed(plan.keys_alone(), Some(call.session()), self.now.boot_ms);
             let command =
                 Command::UnlinkBatch { origin: call.origin, credentials: call.credentials.clone(), parent, names };
             return Verdict::Reply(client_answer(self.apply(&command)));
@@ -126,6 +127,7 @@ impl<K: KeyValue> Shard<K> {
 
     /// Applies a change that nothing is in the way of.
     fn carry_out(&mut self, call: &mut Call, cut: Option<&Cut>, plan: &Plan) -> Result<ShardAnswer, Error> {
+        self.contention.changed(plan.keys_alone(), Some(call.session()), self.now.boot_ms);
         let context = self.context(call, cut, plan);
         // The command borrows what the call is made of for a moment.
         let credentials = std::mem::take(&mut call.credentials);

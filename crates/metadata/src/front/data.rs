@@ -208,7 +208,7 @@ impl<K: KeyValue> Shard<K> {
             return;
         };
         if !matches!(recall.key, LeaseKey::Data(_) | LeaseKey::Inode(_) | LeaseKey::Ranges(_)) {
-            self.contended.insert(recall.key, self.now.boot_ms + super::grants::CONTENTION_MS);
+            self.contention.recalled(recall.key, self.now.boot_ms);
         }
         if let LeaseKey::Ranges(inode) = recall.key {
             self.leases.ranges.recalled(inode, recall.session);

@@ -1,29 +1,24 @@
 //! What a reply grants.
 //!
 //! Names and attributes are granted whenever nothing speaks against it: work that waits for the key, a recall of it
-//! within the last second (or two clients that take turns in one directory would spend their time on recalls),
-//! attributes of a file that another session may be writing, too many leases.
+//! not long ago, attributes of a file that another session may be writing, too many leases.
 //!
-//! Not here: leases on contents (`data.rs`).
+//! Not here: leases on contents (`data.rs`); how long a key rests after a recall (`contention.rs`).
 
 use super::leases::Holder;
 use super::{Shard, data};
 use crate::kv::KeyValue;
 use weft_protocol::{Attributes, FileKind, Grants, InodeNumber, LeaseKey, LeaseMode, Name, SessionId};
 
-/// How long a key of a name or of attributes is not granted after a recall, milliseconds.
-pub(super) const CONTENTION_MS: u64 = 1000;
-
 impl<K: KeyValue> Shard<K> {
     /// Grants a shared lease on a key of names or attributes, if that may be. Returns `bit` or nothing.
     pub(super) fn grant(&mut self, session: SessionId, key: LeaseKey, bit: Grants) -> Grants {
-        let contended =
-            !self.contended.is_empty() && self.contended.get(&key).is_some_and(|until_ms| *until_ms > self.now.boot_ms);
-        if contended { Grants::empty() } else { self.grant_though_contended(session, key, bit) }
+        let rests = self.contention.rests(&key, session, self.now.boot_ms);
+        if rests { Grants::empty() } else { self.grant_at_once(session, key, bit) }
     }
 
-    /// As [`Shard::grant`], also within a second of a recall.
-    fn grant_though_contended(&mut self, session: SessionId, key: LeaseKey, bit: Grants) -> Grants {
+    /// As [`Shard::grant`], also of a key that rests.
+    fn grant_at_once(&mut self, session: SessionId, key: LeaseKey, bit: Grants) -> Grants {
         // A call that waited may be carried out after its session has ended: nobody would give the lease back.
         let may_hold = self.sessions.is_alive(session) && self.leases.has_room(session, 1);
         if self.parking.is_claimed(&key) || !may_hold {
@@ -49,15 +44,15 @@ impl<K: KeyValue> Shard<K> {
         shared | self.grant(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
     }
 
-    /// As [`Shard::grant_entry`], of a name that the session's own rename has given to another inode: also within a
-    /// second of a recall. Its kernel may use the dentry that it has moved there for the rest of its time, and only a
+    /// As [`Shard::grant_entry`], of a name that the session's own rename has given to another inode: also of a
+    /// name that rests. Its kernel may use the dentry that it has moved there for the rest of its time, and only a
     /// lease has it dropped.
     pub(super) fn grant_renamed(&mut self, session: SessionId, parent: InodeNumber, name: &Name) -> Grants {
         let shared = self.shared_directory(session, parent);
         if !self.needs_entry_lease(session, parent, name) {
             return shared;
         }
-        shared | self.grant_though_contended(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
+        shared | self.grant_at_once(session, LeaseKey::Entry(parent, name.hash64()), Grants::ENTRY)
     }
 
     fn needs_entry_lease(&self, session: SessionId, parent: InodeNumber, name: &Name) -> bool {

@@ -139,7 +139,7 @@ impl<K: KeyValue> Shard<K> {
         assert!(self.is_quiet() && is_settled, "only a quiet shard is copied");
         let mut image = codec::to_bytes(&(self.shard(), self.now.boot_ms, self.stamp, self.latest_storage_token));
         image = codec::append(&(&self.sessions, &self.leases, &self.recalls, &self.parking), image);
-        image = codec::append(&(&self.contended, &self.backlogs, &self.cuts, &self.cut_at, &self.recovering), image);
+        image = codec::append(&(&self.contention, &self.backlogs, &self.cuts, &self.cut_at, &self.recovering), image);
         image = codec::append(&(&self.orphans, &self.told, &self.fencing, &self.groups), image);
         image = codec::append(&(&self.intents, &self.locks, &self.locked), image);
         self.back.append_image(image)
@@ -153,7 +153,7 @@ impl<K: KeyValue> Shard<K> {
             return Err(Error::Malformed);
         }
         let (sessions, leases, recalls, parking) = codec::take(&mut left)?;
-        let (contended, backlogs, cuts, cut_at, recovering) = codec::take(&mut left)?;
+        let (contention, backlogs, cuts, cut_at, recovering) = codec::take(&mut left)?;
         let (orphans, told, fencing, groups) = codec::take(&mut left)?;
         let (intents, locks, locked) = codec::take(&mut left)?;
         let now = Now { boot_ms, ..Now::default() };
@@ -166,7 +166,7 @@ impl<K: KeyValue> Shard<K> {
             leases,
             recalls,
             parking,
-            contended,
+            contention,
             stamp,
             latest_storage_token,
             backlogs,

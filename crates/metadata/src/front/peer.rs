@@ -121,6 +121,7 @@ impl<K: KeyValue> Shard<K> {
                 if let Some(pause) = pause {
                     return Err(pause);
                 }
+                self.contention.changed(plan.keys_alone(), requester, self.now.boot_ms);
             }
             // The shard of the intent that is in the way may be gone for good: what it may have decided is not known.
             PeerStep::Ancestors { of }

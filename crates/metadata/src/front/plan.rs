@@ -108,6 +108,12 @@ impl Plan {
         self.alone(LeaseKey::Permissions(inode));
     }
 
+    /// Those that nobody else may hold.
+    pub fn keys_alone(&self) -> impl Iterator<Item = LeaseKey> {
+        let alone = self.touches[..self.count].iter().filter(|touch| touch.allowed == LeaseMode::None);
+        alone.map(|touch| touch.key)
+    }
+
     /// The keys.
     pub fn keys(&self) -> Vec<LeaseKey> {
         self.touches[..self.count].iter().map(|touch| touch.key).collect()

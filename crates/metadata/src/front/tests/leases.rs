@@ -56,19 +56,42 @@ fn nobody_waits_for_his_own_leases() {
     assert_eq!(world.recalls, []);
 }
 
+/// Whether the session is granted the names of the root by a listing.
+fn lists_with_lease(world: &mut World, session: SessionId) -> bool {
+    let ShardAnswer::Page(page) = world.ok(session, list(ROOT, None, 100)) else { panic!("a page") };
+    page.grants.contains(Grants::DIRECTORY)
+}
+
 #[test]
-fn what_was_recalled_lately_is_not_granted_again_for_a_second() {
+fn what_was_changed_once_is_granted_again_soon() {
     let mut world = World::new();
-    world.ok(A, list(ROOT, None, 100));
+    assert!(lists_with_lease(&mut world, A));
     let token = world.waits(B, create("f"));
     world.answer_recalls(LeaseMode::None);
     world.done(token);
-    let ShardAnswer::Page(page) = world.ok(A, list(ROOT, None, 100)) else { panic!("a page") };
-    assert!(!page.grants.contains(Grants::DIRECTORY));
-    world.ok(B, create("g"));
+    assert!(!lists_with_lease(&mut world, A));
+    world.pass(100, &[A, B]);
+    assert!(lists_with_lease(&mut world, A));
+}
+
+#[test]
+fn what_is_changed_again_and_again_is_granted_to_nobody_who_looks_in_between() {
+    let mut world = World::new();
+    assert!(lists_with_lease(&mut world, A));
+    let mut waited = 0;
+    for number in 0..50 {
+        let token = world.call(B, create(&format!("f{number}")));
+        if !world.recalls.is_empty() {
+            waited += 1;
+            world.answer_recalls(LeaseMode::None);
+        }
+        world.done(token);
+        world.pass(100, &[A, B]);
+        lists_with_lease(&mut world, A);
+    }
+    assert!((1..5).contains(&waited), "{waited} of 50 creates waited for a recall");
     world.pass(1000, &[A, B]);
-    let ShardAnswer::Page(page) = world.ok(A, list(ROOT, None, 100)) else { panic!("a page") };
-    assert!(page.grants.contains(Grants::DIRECTORY));
+    assert!(lists_with_lease(&mut world, A), "nobody changes it any more");
 }
 
 #[test]
