@@ -54,7 +54,7 @@ impl FindError {
 
 impl Instance {
     /// The file system of this name that this user may work with; `None`: the only one, among several that of
-    /// this batch job. `weft` means the same when no other one has that name. A given key comes before all others.
+    /// this batch job, and never that of another job. `weft` means the same when no other one has that name. A given key comes before all others.
     pub fn find_for_user(name: Option<&str>, given: Option<&Path>) -> Result<Instance, FindError> {
         let any = name.is_none_or(|name| name == ANY);
         let is_meant = |key: &KeyFile| any || name == Some(&key.file_system);
@@ -88,8 +88,8 @@ pub fn read(path: &Path) -> Result<KeyFile, FindError> {
 /// The file system of this name that this user runs here.
 fn find_running(name: Option<&str>) -> Result<Instance, FindError> {
     let found = match (name, Instance::find(name)) {
-        (Some(ANY), Err(error)) if error.kind() == io::ErrorKind::NotFound => prefer_job(Instance::find(None)),
-        (None, found) => prefer_job(found),
+        (Some(ANY), Err(error)) if error.kind() == io::ErrorKind::NotFound => of_this_job(Instance::find(None)),
+        (None, found) => of_this_job(found),
         (Some(_), found) => found,
     };
     found.map_err(|error| match error.kind() {
@@ -99,13 +99,16 @@ fn find_running(name: Option<&str>) -> Result<Instance, FindError> {
     })
 }
 
-/// Among several, that of the batch job that this process is part of: jobs of one user may share a machine.
-fn prefer_job(found: io::Result<Instance>) -> io::Result<Instance> {
-    match (found, job::file_system_name()) {
-        (Err(error), Some(name)) if error.kind() == io::ErrorKind::InvalidInput => {
-            Instance::find(Some(&name)).map_err(|_| error)
+/// In a batch job: among several, that of the job, and never that of another job. Jobs of one user may share a machine.
+fn of_this_job(found: io::Result<Instance>) -> io::Result<Instance> {
+    let Some(own) = job::file_system_name() else { return found };
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Instance::find(Some(&own)).map_err(|_| error),
+        Ok(found) if found.map.name != own && job::is_of_job(&found.map.name) => {
+            let text = format!("{own}, the file system of this batch job, does not run here; {} does", found.map.name);
+            Err(io::Error::new(io::ErrorKind::NotFound, text))
         }
-        (found, _) => found,
+        found => found,
     }
 }
 

@@ -14,6 +14,11 @@ pub fn file_system_name() -> Option<String> {
     name_from(|variable| std::env::var(variable).ok())
 }
 
+/// Whether a file system of this name is that of a job, unless somebody gave it such a name.
+pub fn is_of_job(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
 /// As [`file_system_name`], of these variables.
 pub fn name_from(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     IDENTIFIERS.iter().filter_map(|name| variable(name)).find_map(|identifier| name_of(&identifier))

@@ -52,6 +52,27 @@ fn in_a_slurm_job_each_host_has_a_node_and_the_name_is_the_jobs() {
     assert_eq!(ground.weft(&["ls", "e2e:/"]), "");
 }
 
+/// `weft down` after a `weft up` that has failed, say, with another job of the same user on the machine.
+#[test]
+fn a_job_does_not_take_the_file_system_of_another_for_its_own() {
+    let ground = Ground::new("two-jobs");
+    let (other, own) = ([("SLURM_JOB_ID", "9")], [("SLURM_JOB_ID", "5")]);
+    done(&ground, &other, &["up", "job-9", "--nodes", "1"]);
+    fs::write(ground.path("word"), "of the other").expect("written");
+    for words in [&["down"][..], &["cp", "-q", "word", "weft:/"], &["status", "weft"], &["rm", "weft:/word"]] {
+        let output = in_job(&ground, &own, words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let names_both = said.contains("job-5, the file system of this batch job, does not run here; job-9 does");
+        assert!(!output.status.success() && names_both, "{words:?}: {said}");
+    }
+    assert_eq!(done(&ground, &own, &["ls", "job-9:/"]), "", "its name means it");
+    done(&ground, &other, &["down"]);
+    // One that no job has begun is as good as the job's own.
+    ground.weft(&["up", "lab", "--nodes", "1"]);
+    done(&ground, &own, &["cp", "-q", "word", "weft:/"]);
+    done(&ground, &own, &["down"]);
+}
+
 #[test]
 fn in_a_pbs_job_each_host_has_one_node() {
     let ground = Ground::new("pbs-job");
