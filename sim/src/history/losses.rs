@@ -57,11 +57,16 @@ impl State {
         {
             mapped.flush_owes = false;
         }
-        if let Some(open) = handle_of(call).and_then(|handle| self.open.get_mut(&handle)).filter(|_| told.is_err()) {
-            match call {
-                // A flush is told of it once more.
-                Call::Write { .. } | Call::Pwrite { .. } => (open.write_owes, open.flush_owes) = (false, true),
-                _ => open.flush_owes = false,
+        if let Some(open) = handle_of(call).and_then(|handle| self.open.get_mut(&handle)) {
+            match (call, told) {
+                // A flush is told of it once more, or for the first time of what a count was short for.
+                (Call::Write { .. } | Call::Pwrite { .. }, Err(_)) => {
+                    (open.write_owes, open.flush_owes) = (false, true)
+                }
+                (Call::Write { .. } | Call::Pwrite { .. }, Ok(_)) => open.flush_owes = true,
+                (_, Err(Errno::EIO)) => open.flush_owes = false,
+                // An error of its own.
+                _ => {}
             }
         }
         is_known
