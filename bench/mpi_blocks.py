@@ -14,16 +14,12 @@ import datetime
 import math
 import os
 import pathlib
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 
 import mpi_io
 from mpi_io import KIB, MIB, NAME, OPERATIONS, machine, table
 
-HERE = pathlib.Path(__file__).resolve().parent
 BLOCKS = [4 * KIB << step for step in range(14)]
 NODES = 4
 # 95% quantiles of Student's t, by degrees of freedom, as far as they differ from those of more.
@@ -80,14 +76,9 @@ def tables(cells, labels):
 
 
 def picture(cells, labels, place):
-    try:
-        import matplotlib  # noqa: PLC0415  (not everybody has it)
-    except ImportError:
-        mpi_io.say("no picture: matplotlib is not here (Debian: python3-matplotlib)")
+    plt = mpi_io.matplotlib_if_there()
+    if plt is None:
         return ""
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
     for axis, operation in zip(axes, OPERATIONS, strict=True):
         for label in labels:
@@ -110,9 +101,7 @@ def main():
     cells = {}
     with tempfile.TemporaryDirectory(prefix="weft-mpi-", dir=options.place) as directory:
         place = pathlib.Path(directory)
-        program = place / "ior"
-        compiler = shutil.which("mpicc.mpich") or "mpicc"
-        subprocess.run([compiler, "-std=gnu11", "-O2", "-o", str(program), str(HERE / "mpi/ior.c")], check=True)
+        program = mpi_io.compiled("ior", place, "mpich")
         labels = targets(options, place)
         with mpi_io.Bench(options, 1, place, program, NODES) as bench:
             for block in BLOCKS:
@@ -120,13 +109,9 @@ def main():
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         text.append(picture(cells, labels, options.out))
-    text += [*tables(cells, labels), machine.ending(begun)]
-    print("\n".join(text))
-    if options.out:
-        (options.out / "mpi-blocks.md").write_text("\n".join(text))
-    return 0
+    mpi_io.tell([*text, *tables(cells, labels), machine.ending(begun)], options.out, "mpi-blocks.md")
 
 
 if __name__ == "__main__":
     os.umask(0o022)
-    sys.exit(main())
+    main()

@@ -67,6 +67,22 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+def compiled(name, place, mpi):
+    """The program bench/mpi/NAME.c in this directory, for this MPI."""
+    compiler = shutil.which(f"mpicc.{mpi}") or "mpicc"
+    subprocess.run([compiler, "-std=gnu11", "-O2", "-o", str(place / name), str(HERE / f"mpi/{name}.c")], check=True)
+    return place / name
+
+
+def tell(parts, out, name):
+    """Prints a report, and writes it to a file of this name if there is a directory for it."""
+    text = "\n".join(parts)
+    print(text)
+    if out:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text)
+
+
 class Bench:
     """A file system for so many ranks, of as many nodes if it is not said otherwise."""
 
@@ -305,9 +321,7 @@ def main():
     text = [machine.heading(begun, options, f"all data is on {options.place}, stores: {options.store}, MPI: {options.mpi}")]
     with tempfile.TemporaryDirectory(prefix="weft-mpi-", dir=options.place) as directory:
         place = pathlib.Path(directory)
-        program = place / "ior"
-        compiler = shutil.which(f"mpicc.{options.mpi}") or "mpicc"
-        subprocess.run([compiler, "-std=gnu11", "-O2", "-o", str(program), str(HERE / "mpi/ior.c")], check=True)
+        program = compiled("ior", place, options.mpi)
         for ranks in options.ranks:
             with Bench(options, ranks, place, program) as bench:
                 for transfer, size in (QUICK if options.quick else SIZES).items():
@@ -325,13 +339,9 @@ def main():
     if options.scale:
         text.append("## Messages, counted\n\nOf three opens, two writes, a read and three closes of one file, and of the program's "
                     f"start and end.\n\n{counts}")
-    text.append(machine.ending(begun))
-    print("\n".join(text))
-    if options.out:
-        (options.out / "mpi-io.md").write_text("\n".join(text))
-    return 0
+    tell([*text, machine.ending(begun)], options.out, "mpi-io.md")
 
 
 if __name__ == "__main__":
     os.umask(0o022)
-    sys.exit(main())
+    main()

@@ -17,14 +17,10 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "suite"))
-import machine  # noqa: E402  (the suite is no package)
-from table import table  # noqa: E402
+from mpi_io import compiled, machine, say, table, tell
 
 NAME = "mpi-scale"
 BYTES = 4096
@@ -50,10 +46,6 @@ def arguments():
     options.ranks, options.memory = ([int(count) for count in text.split(",") if count] for text in (options.ranks, options.memory))
     options.quick, options.rounds = False, 1
     return options
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
 
 
 def run(*words, **more):
@@ -256,9 +248,7 @@ def main():
         raise SystemExit("namespaces need root; --ranks '' --memory '' measures the rest")
     with tempfile.TemporaryDirectory(prefix="weft-scale-", dir=options.place) as directory:
         place = pathlib.Path(directory)
-        program = place / "scale"
-        compiler = shutil.which("mpicc.mpich") or "mpicc"
-        run(compiler, "-std=gnu11", "-O2", "-o", program, HERE / "mpi/scale.c")
+        program = compiled("scale", place, "mpich")
         if options.ranks:
             text.append(f"## Counts\n\n{FEW} and {MANY} records of {BYTES} bytes of each rank, written, synced and read back, and one more open "
                         f"and close; the program's start and end are in the calls.\n\n{counts(options, place, program)}")
@@ -268,13 +258,8 @@ def main():
             text.append(f"## One split file, many sessions, one shard\n\nMicroseconds per session, 1,024 of them in a process, one after the other: "
                         f"medians of five batches.\n\n"
                         f"{sessions(options, place)}")
-    text.append(machine.ending(begun))
-    print("\n".join(text))
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "mpi-scale.md").write_text("\n".join(text))
-    return 0
+    tell([*text, machine.ending(begun)], options.out, "mpi-scale.md")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
