@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use weft_metadata::Now;
+use weft_protocol::capability::seconds_of;
 use weft_protocol::data::{DataOperation, DataReply, DataRequest};
 use weft_protocol::error::errno;
 use weft_protocol::map::FIRST_EPOCH;
@@ -167,7 +168,7 @@ impl Storage {
     /// The header of a client's request has come: may it be served? Makes the object that it may make.
     pub fn begin(&mut self, message: &DataMessage, key: &NodeKey, wall: Timestamp) -> Result<()> {
         let DataMessage { session, request, .. } = message;
-        let seconds = u32::try_from(wall.parts().0).unwrap_or(u32::MAX);
+        let seconds = seconds_of(wall);
         let grant = check_access(request, *session, self.node, key, seconds, FIRST_EPOCH)?;
         if self.gate_of(request).is_fenced() {
             return Err(Error::SessionEnded);
@@ -263,7 +264,7 @@ impl Storage {
 
     /// A shard has ended a session.
     pub fn fence(&mut self, session: SessionId, shard: ShardId, now: Now) {
-        self.fences.add(session, shard, u32::try_from(now.wall.parts().0).unwrap_or(u32::MAX));
+        self.fences.add(session, shard, seconds_of(now.wall));
     }
 
     /// A shard's request.

@@ -13,6 +13,7 @@ use crate::objects::{Objects, request};
 use crate::shell::Shell;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use weft_protocol::capability::seconds_of;
 use weft_protocol::data::DataOperation;
 use weft_protocol::limits::OBJECT_BATCH_COUNT;
 use weft_protocol::message::shard::{FirstObjects, LeasedObject, ShardAnswer};
@@ -290,7 +291,7 @@ impl<S: Shell> Objects<S> {
     }
 
     fn seconds(&self) -> u32 {
-        u32::try_from(self.calls.shell.wall().parts().0).expect("the wall clock is between 1970 and 2106")
+        seconds_of(self.calls.shell.wall())
     }
 }
 

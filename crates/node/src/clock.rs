@@ -3,6 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use weft_metadata::Now;
 use weft_protocol::Timestamp;
+use weft_protocol::capability::seconds_of;
 
 /// Milliseconds since boot, sleep included: leases count on it.
 pub fn boot_ms() -> u64 {
@@ -22,9 +23,9 @@ pub fn wall() -> Timestamp {
     Timestamp::from_parts(time.tv_sec, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Seconds since 1970, as capabilities carry them (until 2106).
+/// Time of day, as capabilities carry it.
 pub fn wall_seconds() -> u32 {
-    u32::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(u32::MAX)
+    seconds_of(wall())
 }
 
 /// What a shard's step is given.

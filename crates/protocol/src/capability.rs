@@ -11,6 +11,8 @@ use crate::bits::serialize_bits;
 use crate::error::Error;
 use crate::handshake::KeyName;
 use crate::ids::{Generation, InodeNumber, MapEpoch, ObjectId, SessionId};
+use crate::limits::CAPABILITY_TERM_SECONDS;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -58,6 +60,24 @@ pub struct Capability {
     /// The session it was made for; of a group open the group.
     pub session: SessionId,
     signature: [u8; SIGNATURE_BYTES],
+}
+
+/// Returns the time of day as capabilities carry it: seconds since 1970.
+///
+/// Panics at a time before 1970 or after 2106, when neither can be said which capabilities have expired nor when new
+/// ones do.
+pub fn seconds_of(wall: Timestamp) -> u32 {
+    let (seconds, _) = wall.parts();
+    u32::try_from(seconds)
+        .unwrap_or_else(|_| panic!("the clock of this machine is wrong: {seconds} seconds since 1970; set it"))
+}
+
+/// Returns when capabilities that are signed at `now_seconds` expire, at the latest.
+///
+/// Panics in the last hour before 2106, as [`seconds_of`] then does.
+pub fn expiry(now_seconds: u32) -> u32 {
+    let expires_seconds = now_seconds.checked_add(CAPABILITY_TERM_SECONDS);
+    expires_seconds.unwrap_or_else(|| panic!("the clock of this machine is wrong: {now_seconds} seconds since 1970"))
 }
 
 impl Capability {
@@ -266,6 +286,23 @@ mod tests {
         assert_eq!(key.verify(&capability, 5000), Ok(()));
         assert_eq!(key.verify(&capability, 5001), Err(Error::CapabilityRejected));
         assert_eq!(NodeKey::new([8; 32]).verify(&capability, 1), Err(Error::CapabilityRejected));
+    }
+
+    #[test]
+    fn a_capability_expires_a_term_after_its_second() {
+        let wall = |seconds| Timestamp::from_parts(seconds, 999_999_999);
+        assert_eq!((seconds_of(wall(0)), seconds_of(wall(1_700_000_000))), (0, 1_700_000_000));
+        assert_eq!(seconds_of(wall(i64::from(u32::MAX))), u32::MAX);
+        assert_eq!(expiry(1_700_000_000), 1_700_003_600);
+    }
+
+    #[test]
+    fn no_time_stands_for_one_that_capabilities_cannot_carry() {
+        for seconds in [-1, i64::from(u32::MAX) + 1] {
+            let wall = Timestamp::from_parts(seconds, 0);
+            assert!(std::panic::catch_unwind(|| seconds_of(wall)).is_err(), "{seconds}");
+        }
+        assert!(std::panic::catch_unwind(|| expiry(u32::MAX)).is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use crate::gate::{Gate, ServingTerm};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
+use weft_protocol::capability::expiry;
 use weft_protocol::{SessionId, ShardId};
 
 /// Fences kept, the latest ones: as many ended sessions as a shard remembers.
@@ -52,7 +52,7 @@ impl FenceTable {
         }
         if self.fenced.insert((session, shard)) {
             // A capability signed in this very second expires by then.
-            self.ends.push_back((now_seconds.saturating_add(CAPABILITY_TERM_SECONDS), (session, shard)));
+            self.ends.push_back((expiry(now_seconds), (session, shard)));
         }
         if let Some(gate) = self.gates.get(&(session, shard)) {
             gate.fence();
@@ -74,6 +74,7 @@ impl FenceTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_protocol::limits::CAPABILITY_TERM_SECONDS;
 
     #[test]
     fn a_fence_holds_for_one_session_at_one_shard_until_its_rights_have_ended() {

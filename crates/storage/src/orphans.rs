@@ -18,7 +18,7 @@
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use weft_protocol::capability::CapabilityClaims;
+use weft_protocol::capability::{CapabilityClaims, expiry};
 use weft_protocol::limits::{
     CAPABILITY_TERM_SECONDS, OBJECT_BATCH_COUNT, OBJECT_RUNS_PER_SESSION_MAX, SESSION_TERM_MS,
 };
@@ -130,7 +130,7 @@ impl Collector {
             inode: InodeNumber::from_raw(0),
             generation: Generation(1),
             epoch,
-            expires_seconds: now_seconds.saturating_add(CAPABILITY_TERM_SECONDS),
+            expires_seconds: expiry(now_seconds),
             owner_uid,
             rights: Rights::READ | Rights::WRITE | Rights::CREATE,
             session,

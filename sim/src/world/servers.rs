@@ -11,6 +11,7 @@ use crate::process::Ticket;
 use std::fmt;
 use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, Shard};
+use weft_protocol::capability::seconds_of;
 use weft_protocol::error::errno;
 use weft_protocol::map::FIRST_EPOCH;
 use weft_protocol::message::Message as WireMessage;
@@ -431,7 +432,7 @@ impl World {
     }
 
     pub(super) fn lease_objects(&mut self, session: SessionId, node: NodeId) -> Result<Capability> {
-        let seconds = u32::try_from(self.now_at(node).wall.parts().0).unwrap_or(0);
+        let seconds = seconds_of(self.now_at(node).wall);
         let storage = self.storage.get_mut(&node).ok_or(Error::Unreachable)?;
         storage.collector.lease_objects(session, 0, BATCH_COUNT, &self.key, FIRST_EPOCH, seconds)
     }

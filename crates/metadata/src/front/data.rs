@@ -12,7 +12,8 @@ use super::storage::Questions;
 use super::{Pause, Shard, Wait};
 use crate::back::{Command, Inode};
 use crate::kv::KeyValue;
-use weft_protocol::limits::{CAPABILITY_TERM_SECONDS, RELEASE_KEYS_MAX};
+use weft_protocol::capability::{CapabilityClaims, expiry, seconds_of};
+use weft_protocol::limits::RELEASE_KEYS_MAX;
 use weft_protocol::message::shard::{Access, OpenFlags, ShardAnswer};
 use weft_protocol::{
     Attributes, Capability, Error, Generation, Grants, InodeNumber, Layout, LeaseKey, LeaseMode, ObjectId, Rights,
@@ -267,14 +268,13 @@ impl<K: KeyValue> Shard<K> {
         rights.set(Rights::WRITE, access.writes());
         rights.set(Rights::GROUP, session.is_group());
         rights.set(Rights::CREATE, session.is_group() && self.awaits_objects(attributes.inode));
-        let seconds = self.now.wall.parts().0 + i64::from(CAPABILITY_TERM_SECONDS);
-        self.node_key.sign(&weft_protocol::capability::CapabilityClaims {
+        self.node_key.sign(&CapabilityClaims {
             object,
             count: 1,
             inode: attributes.inode,
             generation,
             epoch: self.map.epoch,
-            expires_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+            expires_seconds: expiry(seconds_of(self.now.wall)),
             owner_uid: attributes.uid,
             rights,
             session,

@@ -18,6 +18,7 @@ use super::storage::Answers;
 use super::{Pause, Shard};
 use crate::back::{Command, Inode};
 use crate::kv::KeyValue;
+use weft_protocol::capability::seconds_of;
 use weft_protocol::limits::STRIPE_WIDTH_MAX;
 use weft_protocol::message::shard::{GroupLayouts, LeasedObject, ShardRequest};
 use weft_protocol::{InodeNumber, LeaseKey, Rights, SessionId};
@@ -44,12 +45,10 @@ impl<K: KeyValue> Shard<K> {
     fn has_leased(&self, session: SessionId, LeasedObject { object, capability }: &LeasedObject) -> bool {
         // A right to identifiers, and not to an object of some file.
         let of_no_file = InodeNumber::from_raw(0);
-        // By a clock that is out of range no right holds.
-        let Ok(now_seconds) = u32::try_from(self.now.wall.parts().0) else { return false };
         capability.session == session
             && capability.rights.contains(Rights::CREATE)
             && capability.covers(of_no_file, *object)
-            && self.node_key.verify(capability, now_seconds).is_ok()
+            && self.node_key.verify(capability, seconds_of(self.now.wall)).is_ok()
     }
 
     /// Plans an open of a file whose size may be another one once its storage servers have made its objects.
