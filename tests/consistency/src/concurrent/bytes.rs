@@ -13,7 +13,7 @@
 //!
 //! Files are told apart by their inode numbers, which must not be used again during a run. (Those of ext4 are.)
 
-use super::history::{Fault, History, Moment, Record};
+use super::history::{Fault, History, Moment, Opened, Record};
 use crate::call::{Call, OpenFlags, WorkerId};
 use crate::outcome::{Outcome, Runs};
 use crate::violation::{Rule, Wrong};
@@ -116,11 +116,11 @@ pub fn check(history: &History) -> Result<(), Wrong> {
     for record in observers {
         let look = Look { who: record.who, since: record.begun, until: record.ended };
         let result = match (&record.call, &record.outcome, &record.handle) {
-            (Call::ReadAt { offset, bytes, .. }, Outcome::Bytes(runs), Some((inode, _))) => files
+            (Call::ReadAt { offset, bytes, .. }, Outcome::Bytes(runs), Some(Opened { inode, .. })) => files
                 .get_mut(inode)
                 .map(|file| read(file, *offset, runs, look).and_then(|()| ends(file, *offset, *bytes, runs, look))),
             // The last page of a mapping has zeros after the end of the file.
-            (Call::MapRead { offset, .. }, Outcome::Bytes(runs), Some((inode, _))) => {
+            (Call::MapRead { offset, .. }, Outcome::Bytes(runs), Some(Opened { inode, .. })) => {
                 files.get_mut(inode).map(|file| read(file, *offset, runs, look))
             }
             (Call::StatHandle { .. } | Call::Stat { .. }, Outcome::Attributes(got), _) if !got.is_directory => {
@@ -155,7 +155,7 @@ fn operations(history: &History) -> BTreeMap<u64, Vec<Operation>> {
         };
         let inode = match (&record.outcome, &record.handle) {
             (Outcome::Opened(inode), _) => Some(*inode),
-            (_, handle) => handle.as_ref().map(|(inode, _)| *inode),
+            (_, handle) => handle.as_ref().map(|opened| opened.inode),
         };
         let made = Operation {
             effect: Effect::Cut { size: 0 },
@@ -189,12 +189,13 @@ fn doubt(history: &History, inode: u64, file: &mut [Operation], fault: &Fault) {
         .records
         .iter()
         .filter(|record| of_mount(record.who) && record.is_done())
-        .filter(|record| match record.call {
-            Call::Sync { .. } => true,
-            Call::Close { handle } => history.may_write(record, handle),
-            _ => false,
+        .filter(|record| {
+            record.handle.as_ref().filter(|opened| opened.inode == inode).is_some_and(|opened| match record.call {
+                Call::Sync { .. } => true,
+                Call::Close { .. } => opened.may_write,
+                _ => false,
+            })
         })
-        .filter(|record| record.handle.as_ref().is_some_and(|(of, _)| *of == inode))
         .map(|record| (record.begun, record.ended))
         .collect();
     for operation in file.iter_mut().filter(|operation| operation.by.is_some_and(of_mount)) {

@@ -19,6 +19,16 @@ pub struct Fault {
     pub is_kill: bool,
 }
 
+/// How the handle that a call uses was opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opened {
+    pub inode: u64,
+    pub path: String,
+    pub may_write: bool,
+    /// The begin of the open.
+    begun: Moment,
+}
+
 /// A call and its outcome.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -27,8 +37,8 @@ pub struct Record {
     pub outcome: Outcome,
     pub begun: Moment,
     pub ended: Moment,
-    /// Inode and path of the handle that the call uses.
-    pub handle: Option<(u64, String)>,
+    /// The handle that the call uses.
+    pub handle: Option<Opened>,
     /// Whether the call failed as calls of a faulty mount do: what it would have done may have happened, or still may.
     pub is_lost: bool,
     /// Whether it uses a handle from before a fault of its mount. The kernel answers reads of such a handle from the
@@ -64,24 +74,29 @@ impl History {
     /// Sorts what each worker did into one history, and finds the inodes of handles.
     pub fn new(done: Vec<(WorkerId, Call, Reply)>, faults: Vec<Fault>) -> Self {
         let mut history = Self { records: Vec::new(), faults };
-        let mut handles: BTreeMap<(WorkerId, HandleId), (u64, String, Moment)> = BTreeMap::new();
+        let mut handles: BTreeMap<(WorkerId, HandleId), Opened> = BTreeMap::new();
         // Per worker, calls are in order already; between workers handles have nothing in common.
         for (who, call, reply) in done {
             let handle = call.uses().and_then(|id| handles.get(&(who, id)).cloned());
+            let begun = reply.begun;
             match (&call, &reply.outcome) {
-                (Call::Open { handle, path, .. } | Call::OpenDirectory { handle, path }, Outcome::Opened(inode)) => {
-                    handles.insert((who, *handle), (*inode, path.clone(), reply.begun));
+                (Call::Open { handle, path, access, .. }, Outcome::Opened(inode)) => {
+                    let may_write = *access != Access::Read;
+                    handles.insert((who, *handle), Opened { inode: *inode, path: path.clone(), may_write, begun });
+                }
+                (Call::OpenDirectory { handle, path }, Outcome::Opened(inode)) => {
+                    let opened = Opened { inode: *inode, path: path.clone(), may_write: false, begun };
+                    handles.insert((who, *handle), opened);
                 }
                 (Call::Close { handle }, _) => {
                     handles.remove(&(who, *handle));
                 }
                 _ => {}
             }
-            let opened = handle.as_ref().map(|(_, _, opened)| *opened);
+            let opened = handle.as_ref().map(|handle| handle.begun);
             let is_lost = history.is_lost(who, &reply, opened);
             let has_stale_handle = opened.is_some_and(|opened| history.is_stale(who, &reply, opened));
             let is_stale = has_stale_handle || history.is_of_dead_kernel(who, &call, &reply);
-            let handle = handle.map(|(inode, path, _)| (inode, path));
             let Reply { outcome, begun, ended, .. } = reply;
             history.records.push(Record { who, call, outcome, begun, ended, handle, is_lost, is_stale });
         }
@@ -115,16 +130,6 @@ impl History {
         let changed_nothing = matches!(call, Call::Stat { .. }) || reply.outcome.errno().is_some();
         let mut kills = self.faults.iter().filter(|fault| fault.mount == who.mount && fault.is_kill);
         changed_nothing && kills.any(|kill| kill.begun <= reply.ended && reply.begun <= kill.ended)
-    }
-
-    /// Returns true if the handle that this call uses was opened for writing.
-    pub fn may_write(&self, record: &Record, handle: HandleId) -> bool {
-        let before = self.records.iter().rev().filter(|other| other.who == record.who && other.begun < record.begun);
-        let mut accesses = before.filter_map(|other| match &other.call {
-            Call::Open { handle: opened, access, .. } if *opened == handle && other.is_done() => Some(*access),
-            _ => None,
-        });
-        accesses.next().is_some_and(|access| access != Access::Read)
     }
 
     /// The calls that may explain or contradict others: none that did nothing.

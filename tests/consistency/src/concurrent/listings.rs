@@ -32,7 +32,7 @@ pub fn check(history: &History) -> Result<(), Wrong> {
                 let own = entries.iter().map(|entry| entry.name.clone()).filter(|name| name != "." && name != "..");
                 told.extend(own);
                 if entries.is_empty() {
-                    let directory = record.handle.as_ref().map_or("", |(_, path)| path);
+                    let directory = record.handle.as_ref().map_or("", |opened| &opened.path);
                     compare(&changes, directory, told, (*begun, record.ended))
                         .map_err(|text| record.wrong(Rule::Listings, &text))?;
                     passes.remove(&key);

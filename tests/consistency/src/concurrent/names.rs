@@ -299,8 +299,8 @@ fn step(state: &mut State, index: usize, progress: Progress, record: &Record) ->
         },
         Call::StatHandle { .. } if record.is_stale => Some(Progress::Done),
         Call::StatHandle { .. } => {
-            let (inode, _) = record.handle.as_ref()?;
-            observed(state, Target::File(*inode), &record.outcome).then_some(Progress::Done)
+            let opened = record.handle.as_ref()?;
+            observed(state, Target::File(opened.inode), &record.outcome).then_some(Progress::Done)
         }
         Call::Rename { from, to, how } if progress == Progress::Begun => rename(names, (from, to, *how), record),
         Call::Rename { .. } => None,
