@@ -1,20 +1,22 @@
 //! Requests of this node's shards, storage server and membership to other nodes.
 //!
-//! Each other node has a queue and a few threads, started on demand and ended when idle, so an idle node has none. A
-//! thread blocks in its call; a slow node delays only the errands queued for it. Steps of operations over several
-//! shards, which may wait at the other node for one another, go over a line of their own (`step_line.rs`).
+//! Each other node has a queue and a few threads, started on demand and ended when idle, so an idle node has none
+//! (`work_queue.rs`). A thread blocks in its call; a slow node delays only the errands queued for it. Steps of
+//! operations over several shards, which may wait at the other node for one another, go over a line of their own
+//! (`step_line.rs`).
 
 mod in_flight;
 mod step_line;
+mod work_queue;
 
 use crate::cluster::Cluster;
 use crate::granting::Granting;
 use crate::locks::lock;
 use crate::shard_events::{ToShards, give};
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use step_line::StepLine;
 use weft_metadata::Event;
@@ -26,6 +28,7 @@ use weft_protocol::message::peer::{PeerAnswer, PeerCall, PeerReply};
 use weft_protocol::message::storage::{ServingAnswer, SessionFence, StorageRequest};
 use weft_protocol::{Error, InodeNumber, MapEpoch, NodeId, NodeRecord, ObjectId, SessionId, ShardId, UserKey};
 use weft_transport::{ControlConnection, Peer, Result, Socket, TransportError, connect};
+use work_queue::WorkQueue;
 
 /// Maximum number of threads for one other node.
 const THREADS_PER_NODE: usize = 4;
@@ -59,6 +62,8 @@ pub enum Errand {
     Node { to: Option<NodeRecord>, request: NodeRequest, tell: ToldByNode },
 }
 
+type Queue = WorkQueue<Errand>;
+
 /// Queues to all other nodes.
 pub struct Couriers(Arc<Shared>);
 
@@ -79,19 +84,6 @@ impl Shared {
     }
 }
 
-#[derive(Default)]
-struct Queue {
-    state: Mutex<QueueState>,
-    work: Condvar,
-}
-
-#[derive(Default)]
-struct QueueState {
-    errands: VecDeque<Errand>,
-    threads: usize,
-    idle: usize,
-}
-
 impl Couriers {
     /// Returns couriers without threads. Replies go to `shards`.
     pub fn new(cluster: Arc<Cluster>, shards: ToShards, granting: Arc<Granting>) -> Self {
@@ -107,7 +99,7 @@ impl Couriers {
     pub fn send_step(&self, to: NodeId, call: PeerCall) {
         let line = match lock(&self.0.lines).entry(to) {
             Entry::Occupied(line) => Arc::clone(line.get()),
-            Entry::Vacant(place) => match StepLine::new() {
+            Entry::Vacant(place) => match StepLine::new(to) {
                 Ok(line) => Arc::clone(place.insert(Arc::new(line))),
                 // The shard sends its step again.
                 Err(error) => return tracing::error!("cannot send steps to node {to}: {error}"),
@@ -119,19 +111,14 @@ impl Couriers {
 
 fn send(shared: &Arc<Shared>, to: NodeId, errand: Errand) {
     let asks = matches!(errand, Errand::AskToServe { .. });
-    let queue = Arc::clone(lock(&shared.queues).entry((to, asks)).or_default());
-    let mut state = lock(&queue.state);
-    state.errands.push_back(errand);
-    if state.errands.len() > state.idle && state.threads < THREADS_PER_NODE {
-        let timeout = if asks { ASK_TIMEOUT } else { CALL_TIMEOUT };
-        let worker = Worker { shared: Arc::clone(shared), to, timeout, queue: Arc::clone(&queue), connection: None };
-        let spawned = std::thread::Builder::new().name(format!("courier-{to}")).spawn(move || worker.run());
-        match spawned {
-            Ok(_) => state.threads += 1,
-            Err(error) => tracing::error!("cannot start a thread for requests to node {to}: {error}"),
-        }
-    }
-    queue.work.notify_one();
+    let queue = {
+        let mut queues = lock(&shared.queues);
+        let new = || Arc::new(Queue::new(format!("courier-{to}"), THREADS_PER_NODE, IDLE));
+        Arc::clone(queues.entry((to, asks)).or_insert_with(new))
+    };
+    let timeout = if asks { ASK_TIMEOUT } else { CALL_TIMEOUT };
+    let worker = Worker { shared: Arc::clone(shared), to, timeout, queue: Arc::clone(&queue), connection: None };
+    queue.push(errand, move || worker.run());
 }
 
 struct Worker {
@@ -144,27 +131,9 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        while let Some(errand) = self.next() {
+        while let Some(errand) = self.queue.next() {
             let reply = self.call_in_order(&errand);
             self.deliver(errand, reply);
-        }
-    }
-
-    /// Returns the next errand. `None`: the thread was idle for [`IDLE`] and must end.
-    fn next(&self) -> Option<Errand> {
-        let mut state = lock(&self.queue.state);
-        loop {
-            if let Some(errand) = state.errands.pop_front() {
-                return Some(errand);
-            }
-            state.idle += 1;
-            let (waited, timeout) = self.queue.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-            state = waited;
-            state.idle -= 1;
-            if timeout.timed_out() && state.errands.is_empty() {
-                state.threads -= 1;
-                return None;
-            }
         }
     }
 

@@ -1,18 +1,17 @@
 //! The connection to one other node for steps of operations over several shards.
 //!
-//! One thread sends and receives, started on demand and ended when idle. It waits for no single reply
+//! One thread sends and receives, started on demand and ended when idle (`work_queue.rs`). It waits for no single reply
 //! (`in_flight.rs`), and blocks only while it connects.
-//!
-//! Lock order: `state` is a leaf.
 
 use super::in_flight::{Silence, StepsInFlight};
+use super::work_queue::WorkQueue;
 use super::{CALL_TIMEOUT, IDLE, Shared, open};
 use crate::clock;
-use crate::locks::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::NodeRequest;
@@ -22,53 +21,31 @@ use weft_transport::{ControlConnection, LOOK_BEFORE_SLEEP, Result, TransportErro
 
 /// Steps for one other node.
 pub struct StepLine {
-    state: Mutex<Queued>,
+    queue: WorkQueue<PeerCall>,
     /// Eventfd, readable while steps are queued.
     wake: OwnedFd,
 }
 
-#[derive(Default)]
-struct Queued {
-    calls: Vec<PeerCall>,
-    /// A thread takes them.
-    is_served: bool,
-}
-
 impl StepLine {
     /// Returns a line without a thread.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(to: NodeId) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { state: Mutex::default(), wake })
+        Ok(Self { queue: WorkQueue::new(format!("steps-{to}"), 1, IDLE), wake })
     }
 
     /// Queues a step.
     pub fn send(self: &Arc<Self>, shared: &Arc<Shared>, to: NodeId, call: PeerCall) {
-        let mut state = lock(&self.state);
-        state.calls.push(call);
-        if !state.is_served {
-            let server = Server::new(Arc::clone(self), Arc::clone(shared), to);
-            match std::thread::Builder::new().name(format!("steps-{to}")).spawn(move || server.run()) {
-                Ok(_) => state.is_served = true,
-                // The shard sends its step again, and what is queued goes with it.
-                Err(error) => tracing::error!("cannot start a thread for steps to node {to}: {error}"),
-            }
-        }
-        drop(state);
+        let server = Server::new(Arc::clone(self), Arc::clone(shared), to);
+        // Where no thread can be started, the shard sends its step again, and what is queued goes with it.
+        self.queue.push(call, move || server.run());
         // The counter cannot overflow: it is reset with each take.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn take(&self) -> Vec<PeerCall> {
+    fn take(&self) -> VecDeque<PeerCall> {
         // Reset before the queue is emptied: a later step writes the eventfd again.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8][..]);
-        std::mem::take(&mut lock(&self.state).calls)
-    }
-
-    /// Returns true if the thread may end: nothing was queued.
-    fn end(&self) -> bool {
-        let mut state = lock(&self.state);
-        state.is_served = !state.calls.is_empty();
-        !state.is_served
+        self.queue.take()
     }
 }
 
@@ -93,7 +70,7 @@ impl Server {
             self.line.take().into_iter().for_each(|call| self.steps.add(call, now_ms));
             if !self.steps.is_empty() {
                 self.serve();
-            } else if !self.wait_for_steps() && self.line.end() {
+            } else if !self.wait_for_steps() && self.line.queue.ends() {
                 return;
             }
         }
