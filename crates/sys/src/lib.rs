@@ -19,31 +19,35 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// From linux/tcp.h; libc 0.2.191 lacks it.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// Bytes in another process: address there and length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RemoteBytes {
-    pub address: u64,
-    pub bytes: usize,
+/// Bytes in another process: address there and length. Laid out as the kernel takes it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct RemoteBytes(libc::iovec);
+
+impl RemoteBytes {
+    /// None.
+    pub const NONE: Self = Self(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
+
+    /// So many bytes from an address on, which need not be mapped.
+    pub fn at(address: u64, bytes: usize) -> Self {
+        Self(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes })
+    }
 }
 
 /// Copies memory of process `pid` (which may be this one) into ours, in order: the bytes of `from`, one range after the
 /// other, fill `into` likewise. Returns how many were copied: fewer than asked for where a range is not mapped there.
 /// The kernel allows it between processes of one user that may trace each other (process_vm_readv(2)).
 pub fn read_process_memory(pid: i32, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    let remote: Vec<libc::iovec> = from
-        .iter()
-        .map(|range| libc::iovec { iov_base: range.address as *mut libc::c_void, iov_len: range.bytes })
-        .collect();
     // SAFETY: `IoSliceMut` is laid out as `iovec`, and each is memory that is ours to write until the call returns. The
-    // kernel writes there alone. Addresses of the other process are never followed here: the kernel checks them, also
-    // where that process is this one, whose memory it then reads as a debugger would.
+    // kernel writes there alone. `RemoteBytes` are laid out likewise; addresses of the other process are never followed
+    // here: the kernel checks them, also where that process is this one, whose memory it then reads as a debugger would.
     let copied = unsafe {
         libc::process_vm_readv(
             pid,
             into.as_mut_ptr().cast::<libc::iovec>(),
             into.len() as libc::c_ulong,
-            remote.as_ptr(),
-            remote.len() as libc::c_ulong,
+            from.as_ptr().cast::<libc::iovec>(),
+            from.len() as libc::c_ulong,
             0,
         )
     };

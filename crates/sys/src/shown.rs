@@ -65,7 +65,7 @@ mod tests {
         let shown = ShownFile::new(file.as_fd(), 16384).unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
         let copy = |into: &mut [u8]| {
-            let from = RemoteBytes { address: shown.address(), bytes: into.len() };
+            let from = RemoteBytes::at(shown.address(), into.len());
             read_process_memory(own, &[from], &mut [IoSliceMut::new(into)])
         };
         assert_eq!(rustix::io::pwrite(&file, &[8; 10], 5000), Ok(10));

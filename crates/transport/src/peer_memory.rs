@@ -20,9 +20,12 @@ use rustix::net::sockopt;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use weft_protocol::data::{LentBytes, LentPart, SharedMemory};
+use weft_protocol::limits::LENT_PARTS_MAX;
 use weft_sys::{RemoteBytes, read_process_memory};
 
 const SEAL_BYTES: usize = 16;
+/// Ranges that one call copies: the parts of a loan, its word, and the seal.
+const PLACES_MAX: usize = LENT_PARTS_MAX + 2;
 
 /// Our seal. Broken when it is dropped: whoever holds it with the memory that it vouches for declares it before that.
 #[derive(Debug)]
@@ -118,8 +121,8 @@ impl PeerMemory {
     /// Fills `into` with what stands at `address` there. An error: it is not lent (any more), and `into` is worth
     /// nothing.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
-        let bytes = into.len();
-        self.read_sealed(&[RemoteBytes { address, bytes }], &mut [IoSliceMut::new(into)])
+        let bytes = into.len() as u64;
+        self.read_sealed([(address, bytes)].into_iter(), into, &mut [])
     }
 
     /// Fills `into`, which is as long, with what a server lends. `false`: it is not lent any more, and `into` is worth
@@ -127,25 +130,24 @@ impl PeerMemory {
     pub fn read_lent(&self, lent: &LentBytes, into: &mut [u8]) -> Result<bool> {
         let mut word = [0; size_of::<u64>()];
         let parts = lent.parts.iter().map(|part| (part.address, part.bytes));
-        let from = parts.chain([(lent.word_address, word.len() as u64)]);
-        let from = from.map(|(address, bytes)| Ok(RemoteBytes { address, bytes: usize::try_from(bytes)? }));
-        let from = from.collect::<std::result::Result<Vec<_>, _>>();
-        let from = from.map_err(|_: std::num::TryFromIntError| TransportError::Malformed)?;
-        self.read_sealed(&from, &mut [IoSliceMut::new(into), IoSliceMut::new(&mut word)])?;
+        self.read_sealed(parts.chain([(lent.word_address, word.len() as u64)]), into, &mut word)?;
         Ok(u64::from_ne_bytes(word) == lent.word)
     }
 
-    /// Fills these places, which are as long as what they are filled from, and copies the seal behind that.
-    fn read_sealed(&self, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let bytes: usize = into.iter().map(|place| place.len()).sum();
+    /// Fills `into` and `behind`, which are as long as what they are filled from (address and bytes of each), and
+    /// copies the seal behind that.
+    fn read_sealed(&self, from: impl Iterator<Item = (u64, u64)>, into: &mut [u8], behind: &mut [u8]) -> Result<()> {
+        let (mut places, mut count) = ([RemoteBytes::NONE; PLACES_MAX], 0);
+        for (address, bytes) in from.chain([(self.shared.seal_address, SEAL_BYTES as u64)]) {
+            let bytes = usize::try_from(bytes).map_err(|_| TransportError::Malformed)?;
+            *places.get_mut(count).ok_or(TransportError::Malformed)? = RemoteBytes::at(address, bytes);
+            count += 1;
+        }
         let mut seal = [0; SEAL_BYTES];
-        let seal_bytes = RemoteBytes { address: self.shared.seal_address, bytes: SEAL_BYTES };
-        let from: Vec<RemoteBytes> = from.iter().copied().chain([seal_bytes]).collect();
-        let into = into.iter_mut().map(|place| IoSliceMut::new(place));
-        let mut into: Vec<IoSliceMut<'_>> = into.chain([IoSliceMut::new(&mut seal)]).collect();
-        let copied = read_process_memory(self.pid, &from, &mut into)?;
-        drop(into);
-        if copied == bytes + SEAL_BYTES && seal == self.shared.seal {
+        let bytes = into.len() + behind.len() + SEAL_BYTES;
+        let mut into = [into, behind, &mut seal].map(IoSliceMut::new);
+        let copied = read_process_memory(self.pid, &places[..count], &mut into)?;
+        if copied == bytes && seal == self.shared.seal {
             Ok(())
         } else {
             Err(TransportError::Io(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer's memory is not lent")))

@@ -63,8 +63,8 @@ mod tests {
 
     fn copied(found: &InMemory<'_>) -> (Vec<u8>, bool) {
         let own = i32::try_from(std::process::id()).unwrap();
-        let from: Vec<_> = found.parts.iter().map(|&(address, bytes)| RemoteBytes { address, bytes }).collect();
-        let mut bytes = vec![0; from.iter().map(|part| part.bytes).sum()];
+        let from: Vec<_> = found.parts.iter().map(|&(address, bytes)| RemoteBytes::at(address, bytes)).collect();
+        let mut bytes = vec![0; found.parts.iter().map(|(_, bytes)| bytes).sum()];
         assert_eq!(read_process_memory(own, &from, &mut [IoSliceMut::new(&mut bytes)]).unwrap(), bytes.len());
         (bytes, found.word.load(Ordering::SeqCst) == found.value)
     }
