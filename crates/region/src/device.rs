@@ -41,6 +41,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether [`Device::lend_slots`] gives some, as far as is known without taking them.
+    fn has_slots(&self) -> bool {
+        false
+    }
+
     /// Where its bytes lie in memory of this process, for the kernel to copy. `None`: nowhere.
     fn address(&self) -> Option<u64> {
         None
@@ -239,6 +244,10 @@ impl Device for FileDevice {
 
     fn lend_slots(&self) -> Option<LentSlots<'_>> {
         LentSlots::of(self)
+    }
+
+    fn has_slots(&self) -> bool {
+        self.rings.has_slots()
     }
 
     fn address(&self) -> Option<u64> {

@@ -67,14 +67,16 @@ impl Rings {
         Some(done)
     }
 
+    /// Whether [`Rings::take_slots`] gives one, as far as is known without making it.
+    pub fn has_slots(&self) -> bool {
+        lock(&self.idle).as_mut().is_some_and(|idle| idle.slots_made < SLOTS_MAX || idle.free_slots().is_some())
+    }
+
     /// A ring with slots of which nobody shares any; `give_back` takes it. `None`: there is none.
     pub fn take_slots(&self) -> Option<Slots> {
-        self.take(|idle| {
-            let free = idle.slots.iter_mut().rposition(|slots| (0..slots.count()).all(|slot| slots.is_ours(slot)));
-            match free.map(|index| idle.slots.swap_remove(index)) {
-                None if idle.slots_made < SLOTS_MAX => idle.make_slots().map(Some),
-                slots => Ok(slots),
-            }
+        self.take(|idle| match idle.free_slots().map(|index| idle.slots.swap_remove(index)) {
+            None if idle.slots_made < SLOTS_MAX => idle.make_slots().map(Some),
+            slots => Ok(slots),
         })
         .flatten()
     }
@@ -101,6 +103,10 @@ impl Rings {
 }
 
 impl Idle {
+    fn free_slots(&mut self) -> Option<usize> {
+        self.slots.iter_mut().rposition(|slots| (0..slots.count()).all(|slot| slots.is_ours(slot)))
+    }
+
     fn make_slots(&mut self) -> io::Result<Slots> {
         if self.memory.is_empty() {
             self.memory = HugeBuffer::page_of(SLOTS_BYTES);

@@ -249,6 +249,11 @@ impl Store {
         Stream::new(self.layer.mapped()?, object.clone(), offset..offset.saturating_add(bytes))
     }
 
+    /// Whether [`Store::stream`] gives one, as far as is known without making it.
+    pub fn streams(&self) -> bool {
+        self.layer.mapped().is_some_and(Layer::has_slots)
+    }
+
     /// Where bytes of an object of this store lie in memory of this process, up to its capacity. `None`: not all of
     /// them lie there, or some have to be compared or are to be written first.
     pub fn in_memory(&self, object: &Object, offset: u64, bytes: usize) -> Option<InMemory<'_>> {

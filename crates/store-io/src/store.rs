@@ -79,6 +79,11 @@ pub trait BlockObject: Send + Sync {
         None
     }
 
+    /// Whether [`BlockObject::stream`] gives one, as far as is known without making it.
+    fn streams(&self, _offset: u64, _bytes: u64) -> bool {
+        false
+    }
+
     /// Where its bytes lie in memory of this process, and what vouches for that. `None`: they have to be read.
     fn in_memory(&self, _offset: u64, _bytes: u64) -> Option<LentBytes> {
         None

@@ -133,6 +133,11 @@ impl Layer {
         self.device.lend_slots()
     }
 
+    /// Whether [`Layer::lend_slots`] gives some.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.device.has_slots()
+    }
+
     /// Has what may be read of these bytes known to readers. Before the gate is taken.
     pub(crate) fn prepare_read(&self, address: u64, bytes: usize) -> Result<()> {
         self.bring_gathered(&blocks_of(address, bytes)?);

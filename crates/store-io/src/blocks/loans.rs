@@ -57,7 +57,7 @@ impl Loans {
         if let Some(lent) = object.in_memory(offset, bytes).filter(|lent| lent.parts.len() <= LENT_PARTS_MAX) {
             return Ok(Some(lent));
         }
-        if bytes > STREAM_FROM_BYTES && object.stream(offset, bytes).is_some() {
+        if bytes > STREAM_FROM_BYTES && object.streams(offset, bytes) {
             return Ok(None);
         }
         let (mut parts, mut buffers) = (Vec::new(), Vec::new());

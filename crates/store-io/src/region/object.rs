@@ -113,6 +113,11 @@ impl RegionObject {
         self.first.capacity()
     }
 
+    /// Whether the first part has all of it, as is mostly so.
+    fn is_in_first(&self, offset: u64, bytes: u64) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.capacity())
+    }
+
     /// The part with a file's last byte, and how many bytes such a file has of it.
     fn last_of(&self, length: u64) -> (u64, u64) {
         let number = length.saturating_sub(1) / self.capacity();
@@ -269,9 +274,11 @@ impl BlockObject for RegionObject {
     }
 
     fn stream(&self, offset: u64, bytes: u64) -> Option<Stream<'_>> {
-        // Mostly the first part has all of it.
-        let ends = offset.checked_add(bytes).is_some_and(|end| end <= self.capacity());
-        if ends { self.regions.store.stream(&self.first, offset, bytes) } else { None }
+        if self.is_in_first(offset, bytes) { self.regions.store.stream(&self.first, offset, bytes) } else { None }
+    }
+
+    fn streams(&self, offset: u64, bytes: u64) -> bool {
+        self.is_in_first(offset, bytes) && self.regions.store.streams()
     }
 
     fn in_memory(&self, offset: u64, bytes: u64) -> Option<LentBytes> {

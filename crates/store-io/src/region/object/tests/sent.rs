@@ -1,6 +1,7 @@
 //! Large reads that go out while further pieces of them come: by every kind of stream, to clients that go away or take
 //! nothing, and from a device that fails in the middle.
 
+use crate::blocks::Loans;
 use crate::executor::{Moved, Pipe};
 use crate::region::RegionStore;
 use crate::region::tests::{BYTES, Ground, object, write};
@@ -73,6 +74,30 @@ fn bytes_are_in_order_by_every_stream() {
             });
         }
     }
+}
+
+#[test]
+fn whether_a_read_is_streamed_or_lent_is_known_without_a_stream() {
+    let ground = Ground::new("known");
+    let (_store, handle) = stored(&ground);
+    if !is_streamed(&*handle) {
+        return;
+    }
+    let Segment::Blocks { object, .. } = handle.read_plan(0, 1 << 20).unwrap().0 else { panic!("no blocks") };
+    let (mut loans, mut streams) = (Loans::new().unwrap(), Vec::new());
+    assert_eq!(loans.lend(object, 0, 1 << 20), Ok(None), "it is better sent");
+    assert!(!object.streams(u64::MAX, 1), "the first part has no such bytes");
+    loop {
+        let is_known = object.streams(0, 1 << 20);
+        let stream = object.stream(0, 1 << 20);
+        assert_eq!(is_known, stream.is_some(), "beside {} streams", streams.len());
+        let Some(stream) = stream else { break };
+        streams.push(stream);
+    }
+    assert!(loans.lend(object, 0, 1 << 20).unwrap().is_some());
+    loans.take_back();
+    drop(streams);
+    assert_eq!(loans.lend(object, 0, 1 << 20), Ok(None), "the rings came back");
 }
 
 #[test]
