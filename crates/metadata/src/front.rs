@@ -407,7 +407,7 @@ impl<K: KeyValue> Shard<K> {
             request if request.is_about_locks() => self.lock_call(&call, out),
             request if request.is_read() => self.judge_first(call, out),
             _ => {
-                if let Some(result) = self.repeated(&call) {
+                if let Some(result) = self.repeated(&call, out) {
                     if let Some(result) = result {
                         self.reply_again(&call, result, out);
                     }

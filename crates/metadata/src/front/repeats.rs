@@ -16,7 +16,7 @@
 use super::changes::client_answer;
 use super::leases::Holder;
 use super::park::{Call, Wait};
-use super::{Pause, Shard, Verdict};
+use super::{Effect, Pause, Shard, Verdict};
 use crate::back::{Command, Seen};
 use crate::kv::KeyValue;
 use weft_protocol::error::errno;
@@ -25,13 +25,18 @@ use weft_protocol::{Error, Grants, LeaseKey, LeaseMode};
 
 impl<K: KeyValue> Shard<K> {
     /// What to do with a change that may have come before. `None`: it is new. `Some(None)`: it waits already, and its
-    /// reply will go to the new token.
-    pub(super) fn repeated(&mut self, call: &Call) -> Option<Option<Result<ShardAnswer, Error>>> {
+    /// reply will go to the new token; the earlier one, whose connection is gone, is answered here.
+    pub(super) fn repeated(
+        &mut self,
+        call: &Call,
+        out: &mut Vec<Effect>,
+    ) -> Option<Option<Result<ShardAnswer, Error>>> {
         let session = call.session();
         if let Some(waiting) = self.parking.in_slot(session, call.origin.slot) {
             return Some(match waiting.origin.sequence.cmp(&call.origin.sequence) {
                 std::cmp::Ordering::Equal => {
-                    waiting.token = call.token;
+                    let earlier = std::mem::replace(&mut waiting.token, call.token);
+                    self.reply(earlier, Err(Error::Busy), out);
                     None
                 }
                 std::cmp::Ordering::Less => Some(Err(Error::Busy)),
