@@ -123,6 +123,10 @@ impl<K: KeyValue> Shard<K> {
         (inode, access, group): (InodeNumber, Access, SessionId),
     ) -> Verdict {
         self.objects_were_made(call);
+        if !self.sessions.is_alive(call.session()) {
+            // It has ended while the objects were made: nobody would join the group, nor leave it.
+            return Verdict::Reply(Err(Error::SessionEnded));
+        }
         let flags = flags_for_group(access);
         let record = match self.back.check_open(&call.credentials, inode, flags) {
             Ok(record) => record,

@@ -170,6 +170,28 @@ fn the_objects_of_a_client_that_is_gone_are_made_when_its_group_ends() {
 }
 
 #[test]
+fn no_group_is_opened_for_a_session_that_has_ended_while_objects_were_made() {
+    const OTHER: SessionId = SessionId::of_group(0x7000);
+    for is_lost in [false, true] {
+        let mut world = World::with_twin();
+        let inode = attributes(&world.ok(A, make_whole())).inode;
+        world.ok(B, stat(ROOT));
+        let opens = world.waits(B, ShardRequest::OpenGroup { inode, access: Access::Read, group: OTHER });
+        if is_lost {
+            world.event(Event::Lost { session: B });
+        } else {
+            world.ok(B, ShardRequest::EndSession);
+        }
+        answer_makes(&mut world, inode, 1, 70);
+        assert_eq!(world.result(opens), Some(Err(Error::SessionEnded)));
+        assert!(world.shard.merely_open(OTHER).is_empty() && !world.shard.merely_open(GROUP).is_empty());
+        // What was made for it is there all the same.
+        let told = world.ok(C, ShardRequest::OpenGroup { inode, access: Access::Read, group: OTHER });
+        assert_eq!((grants(&told), rights(&told).len()), (Grants::OPEN, 1));
+    }
+}
+
+#[test]
 fn a_size_is_set_in_objects_that_are_there() {
     let mut world = World::with_twin();
     let inode = attributes(&world.ok(A, make_whole())).inode;
