@@ -26,6 +26,7 @@ mod first_objects;
 mod grants;
 mod groups;
 mod growth;
+mod inspection;
 mod intents;
 mod leases;
 mod lock_calls;
@@ -48,6 +49,7 @@ mod tests;
 use crate::back::{Back, Command, Origin, Outcome, RootDirectory};
 use crate::kv::KeyValue;
 pub use growth::Growth;
+pub use inspection::StuckCall;
 use leases::Leases;
 pub use park::NOBODY;
 use park::{Call, Parked, Parking, Wait, Work};
@@ -55,14 +57,13 @@ use recall::Recalls;
 use sessions::Sessions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weft_protocol::limits::PARKED_REQUESTS_MAX;
-use weft_protocol::message::node::ShardStatus;
-use weft_protocol::message::peer::{IntentId, PeerCall, PeerReply};
+use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{LockGranted, Recall};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
 use weft_protocol::message::storage::{StorageAnswer, StorageRequest};
 use weft_protocol::{
-    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, LockOwner, NodeId, NodeIdentity, NodeKey,
-    ObjectId, RangeLock, SessionId, ShardId, Timestamp,
+    ClusterMap, Credentials, Error, InodeNumber, LeaseKey, LeaseMode, NodeId, NodeIdentity, NodeKey, ObjectId,
+    SessionId, ShardId, Timestamp,
 };
 
 /// The time of an event.
@@ -143,20 +144,6 @@ pub struct ShardConfig {
     /// Owner and mode of `/`; used by the root shard only.
     pub root: RootDirectory,
     pub growth: Growth,
-}
-
-/// A call that waits, for people.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StuckCall {
-    pub token: u64,
-    /// `None`: another shard's step.
-    pub session: Option<SessionId>,
-    /// What, in words.
-    pub request: String,
-    /// What it waits for, in words.
-    pub waits_for: String,
-    /// Since when, by the shard's clock, milliseconds.
-    pub since_ms: u64,
 }
 
 /// See the module.
@@ -586,65 +573,5 @@ impl<K: KeyValue> Shard<K> {
             self.stamp += 1;
         }
         out.push(Effect::Reply { token, reply: ShardReply { stamp: self.stamp, result, others } });
-    }
-
-    /// State, for `weft status`.
-    pub fn status(&self) -> ShardStatus {
-        ShardStatus {
-            shard: self.back.shard(),
-            inodes: self.back.inodes(),
-            dentries: self.back.dentries(),
-            sessions: self.sessions.count(),
-            leases: self.leases.count(),
-            recalls: self.recalls.count(),
-            parked: self.parking.count() as u64,
-            store_bytes: self.back.store_bytes(),
-            calls: self.calls,
-            failed: None,
-        }
-    }
-
-    /// Files that count as open by a session, without a lease to cache them: nobody recalls these, so it has to give
-    /// them back by itself.
-    pub fn merely_open(&self, session: SessionId) -> BTreeSet<InodeNumber> {
-        self.leases.merely_open(session)
-    }
-
-    /// Number of ranges that are locked, and of requests for locks that wait.
-    pub fn locks(&self) -> (usize, usize) {
-        self.locks.table.counts()
-    }
-
-    /// Returns true if the owner holds the whole range in this mode.
-    pub fn has_lock(&self, session: SessionId, inode: InodeNumber, owner: LockOwner, lock: RangeLock) -> bool {
-        self.locks.table.has(inode, (session, owner), lock)
-    }
-
-    /// Calls that wait, the oldest first, for `weft debug stuck`.
-    pub fn stuck(&self) -> Vec<StuckCall> {
-        self.parking.iter().map(|(number, parked)| self.describe(number, parked)).collect()
-    }
-
-    fn describe(&self, number: u64, parked: &Parked) -> StuckCall {
-        let waits_for = match parked.wait {
-            Wait::Recalls => {
-                let of = self
-                    .recalls
-                    .waited_by(number)
-                    .map(|recall| format!("{:?} of session {}", recall.key, recall.session));
-                format!("recall of {}", of.collect::<Vec<_>>().join(", "))
-            }
-            Wait::Lock(IntentId { shard, number }) => format!("what intent {number} of shard {shard} has locked"),
-            Wait::Cut(inode) => format!("the end of another cut of {inode}"),
-            Wait::Storage => "a storage server".to_owned(),
-            Wait::Below(inode) => format!("{inode} to be read from the directory below"),
-            Wait::Peer(intent) => format!("other shards' answers to intent {intent}"),
-            Wait::Repeated(of) => format!("the same call of session {}, which has ended", of.session),
-        };
-        let (token, session, request) = match &parked.work {
-            Work::Call(call) => (call.token, Some(call.session()), format!("{:?}", call.request)),
-            Work::Peer { token, call } => (*token, None, format!("{:?} of shard {}", call.step, call.intent.shard)),
-        };
-        StuckCall { token, session, request, waits_for, since_ms: parked.since_ms }
     }
 }

@@ -49,6 +49,11 @@ impl Backlogs {
         self.0.values().filter_map(|backlog| backlog.due_ms).min()
     }
 
+    /// The storage servers that have one.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.0.keys().copied()
+    }
+
     /// The server has not answered.
     fn unanswered(&mut self, node: NodeId, now_ms: u64) -> &mut Backlog {
         let backlog = self.0.entry(node).or_insert_with(|| Backlog {
@@ -202,11 +207,5 @@ impl<K: KeyValue> Shard<K> {
         for of in left.into_iter().flat_map(|(_, backlog)| backlog.sizes) {
             self.recovered(of, None);
         }
-    }
-
-    /// Storage servers of which an answer is awaited, or that have a backlog.
-    pub fn awaited_storage(&self) -> BTreeSet<NodeId> {
-        let in_flight = self.storage_waits.values().map(|(node, _)| *node);
-        in_flight.chain(self.backlogs.0.keys().copied()).collect()
     }
 }

@@ -38,11 +38,6 @@ impl Fencing {
 }
 
 impl<K: KeyValue> Shard<K> {
-    /// Number of leases that a session was asked to give up, and has not answered.
-    pub fn recalls_of(&self, session: SessionId) -> usize {
-        self.recalls.of_session(session).len()
-    }
-
     /// Ends a session. `fenced`: the client did not ask for it, and is told when it comes back.
     pub(super) fn end_session(&mut self, session: SessionId, fenced: bool, out: &mut Vec<Effect>) {
         // Who was refused could not write back what he had, also when he says goodbye.
