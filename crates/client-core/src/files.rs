@@ -69,17 +69,6 @@ impl<S: Shell> Files<S> {
         result
     }
 
-    /// Whether a file is open, or was closed and is kept with its lease.
-    pub fn keeps(&self, inode: InodeNumber) -> bool {
-        lock(&self.open).get(inode).is_some()
-    }
-
-    /// The files of which something is to be written or reported. Those whose state is in use are left out.
-    pub fn dirty_inodes(&self) -> Vec<InodeNumber> {
-        let open = lock(&self.open).all();
-        open.iter().filter(|open| open.is_dirty_now() == Some(true)).map(|open| open.inode).collect()
-    }
-
     /// Takes an inode out of the table, unless somebody has it open, or something of it is still to be written,
     /// reported or told to a program. Returns whether it did.
     pub(crate) async fn drop_if_done(&self, open: &OpenInode<S>) -> bool {

@@ -21,6 +21,7 @@ mod forgetting;
 mod group;
 mod handle;
 mod home;
+mod inspection;
 mod joined_groups;
 mod kernel_view;
 mod leaving;
