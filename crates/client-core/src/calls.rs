@@ -50,11 +50,21 @@ pub struct Answer {
     others: Vec<(ShardId, u64)>,
 }
 
-/// The answer to a publication.
-pub struct PublishAnswer {
+/// An answer that is the attributes of an inode.
+pub struct AttributesAnswer {
     pub attributes: Attributes,
     pub grants: Grants,
     pub stamp: u64,
+}
+
+impl AttributesAnswer {
+    /// The attributes and the answer's stamp, unless the size is in doubt.
+    fn certain(self) -> Result<(Attributes, u64)> {
+        if self.grants.contains(Grants::SIZE_IN_DOUBT) {
+            return Err(Error::Unreachable);
+        }
+        Ok((self.attributes, self.stamp))
+    }
 }
 
 impl Answer {
@@ -341,77 +351,60 @@ impl<S: Shell> Calls<S> {
         inode: InodeNumber,
         request: ShardRequest,
     ) -> Result<(Attributes, u64)> {
-        let answer = self.call_in(SlotFor::Caller, who, routing::of_inode(inode), request).await?;
-        self.attributes_after(answer, None, SlotFor::Caller, who, inode).await
+        self.report(None, SlotFor::Caller, who, inode, request).await
     }
 
     /// As [`Calls::change_for_attributes`]. `session`: the call tells of what this session holds, and is made in no
     /// other: in the next one, the file may be open already, and what the last one knew of it would be believed.
     pub(crate) async fn report(
         &self,
-        session: SessionId,
-        slot: SlotFor,
-        who: &Credentials,
-        inode: InodeNumber,
-        request: ShardRequest,
-    ) -> Result<(Attributes, u64)> {
-        let answer = self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?;
-        self.attributes_after(answer, Some(session), slot, who, inode).await
-    }
-
-    /// Publishes a part of a split file, as of this session. `None`: the reply may be that to the first of several
-    /// attempts, so what it tells is old.
-    pub(crate) async fn publish(
-        &self,
-        session: SessionId,
-        slot: SlotFor,
-        who: &Credentials,
-        inode: InodeNumber,
-        request: ShardRequest,
-    ) -> Result<Option<PublishAnswer>> {
-        let answer = self.call_of(Some(session), slot, who, routing::of_inode(inode), request).await?;
-        if answer.resent {
-            if let Some(mut cache) = self.session.cache_for(answer.session) {
-                cache.forget_attributes(inode, answer.stamp);
-            }
-            return Ok(None);
-        }
-        let (attributes, grants, stamp) = self.known_attributes_of(answer)?;
-        Ok(Some(PublishAnswer { attributes, grants, stamp }))
-    }
-
-    /// What the answer to a change tells of the inode. The reply to a call that was resent may be that to its first
-    /// attempt, and tells of the inode as it was then: in that case the shard is asked again.
-    async fn attributes_after(
-        &self,
-        answer: Answer,
         session: Option<SessionId>,
         slot: SlotFor,
         who: &Credentials,
         inode: InodeNumber,
+        request: ShardRequest,
     ) -> Result<(Attributes, u64)> {
-        if !answer.resent {
-            return self.attributes_of(answer);
+        match self.report_once(session, slot, who, inode, request).await? {
+            Some(told) => told.certain(),
+            None => {
+                let request = ShardRequest::GetAttributes { inode };
+                self.attributes_of(self.call_of(session, slot, who, routing::of_inode(inode), request).await?)
+            }
         }
-        let request = ShardRequest::GetAttributes { inode };
-        self.attributes_of(self.call_of(session, slot, who, routing::of_inode(inode), request).await?)
+    }
+
+    /// As [`Calls::report`], without asking the shard again. `None`: the call was resent. The reply may be that to its
+    /// first attempt, which tells of the inode as it was then: its attributes are not known now.
+    pub(crate) async fn report_once(
+        &self,
+        session: Option<SessionId>,
+        slot: SlotFor,
+        who: &Credentials,
+        inode: InodeNumber,
+        request: ShardRequest,
+    ) -> Result<Option<AttributesAnswer>> {
+        let answer = self.call_of(session, slot, who, routing::of_inode(inode), request).await?;
+        if !answer.resent {
+            return self.known_attributes_of(answer).map(Some);
+        }
+        if let Some(mut cache) = self.session.cache_for(answer.session) {
+            cache.forget_attributes(inode, answer.stamp);
+        }
+        Ok(None)
     }
 
     fn attributes_of(&self, answer: Answer) -> Result<(Attributes, u64)> {
-        match self.known_attributes_of(answer)? {
-            (_, grants, _) if grants.contains(Grants::SIZE_IN_DOUBT) => Err(Error::Unreachable),
-            (attributes, _, stamp) => Ok((attributes, stamp)),
-        }
+        self.known_attributes_of(answer)?.certain()
     }
 
     /// As [`Calls::attributes_of`], also with a size in doubt.
-    fn known_attributes_of(&self, answer: Answer) -> Result<(Attributes, Grants, u64)> {
+    fn known_attributes_of(&self, answer: Answer) -> Result<AttributesAnswer> {
         let Answer { answer, stamp, session, .. } = answer;
         let ShardAnswer::Entry { attributes, grants } = answer else { return Err(Error::Malformed) };
         if let Some(mut cache) = self.session.cache_for(session) {
             cache.learn_attributes(&attributes, grants, stamp);
         }
-        Ok((attributes, grants, stamp))
+        Ok(AttributesAnswer { attributes, grants, stamp })
     }
 
     /// Attributes from the shard, for a caller that resolves a name; and whether the size is in doubt.
@@ -422,7 +415,7 @@ impl<S: Shell> Calls<S> {
     ) -> Result<(Attributes, bool)> {
         let request = ShardRequest::GetAttributes { inode };
         let answer = self.call_in(SlotFor::Caller, who, routing::of_inode(inode), request).await?;
-        let (attributes, grants, _) = self.known_attributes_of(answer)?;
+        let AttributesAnswer { attributes, grants, .. } = self.known_attributes_of(answer)?;
         Ok((attributes, grants.contains(Grants::SIZE_IN_DOUBT)))
     }
 

@@ -25,7 +25,7 @@ mod spilling;
 mod together;
 mod writing;
 
-use crate::calls::PublishAnswer;
+use crate::calls::AttributesAnswer;
 use crate::file_objects::Held;
 use crate::new_objects::BATCH_MARGIN_SECONDS;
 use crate::objects::{Objects, Registration};
@@ -186,9 +186,9 @@ impl<S: Shell> State<S> {
     }
 
     /// The shard has answered a publication. If nobody else has published meanwhile, what is known stays so.
-    fn published(&mut self, answer: Option<&PublishAnswer>, object: ObjectId, patterns: &[Pattern]) {
+    fn published(&mut self, answer: Option<&AttributesAnswer>, object: ObjectId, patterns: &[Pattern]) {
         self.expected.published(patterns);
-        let Some(PublishAnswer { attributes, .. }) = answer else {
+        let Some(AttributesAnswer { attributes, .. }) = answer else {
             self.is_fresh = false;
             return;
         };

@@ -94,7 +94,7 @@ impl<S: Shell> OpenInode<S> {
         }
         let (session, granted) = (state.known.session(), state.known.grant_stamp());
         let request = Copied { plan, objects: Vec::new(), mtime: Timestamp::default() }.request(self.inode, granted);
-        match io.calls.report(session, SlotFor::Caller, who, self.inode, request).await {
+        match io.calls.report(Some(session), SlotFor::Caller, who, self.inode, request).await {
             Ok((attributes, stamp)) => {
                 io.calls.session.opens.reported(self.inode, stamp);
                 state.known.changed(&attributes, stamp, io.calls.session.next_report());
@@ -139,7 +139,7 @@ impl<S: Shell> OpenInode<S> {
             return Err(Error::WouldBlock);
         }
         let request = copied.request(self.inode, source.granted);
-        let answer = io.calls.report(source.session, SlotFor::Caller, who, self.inode, request).await;
+        let answer = io.calls.report(Some(source.session), SlotFor::Caller, who, self.inode, request).await;
         // Whoever reads here meanwhile has the old objects, and finds out when they are gone.
         state.descriptor = Descriptor::NotAsked;
         match &answer {
@@ -161,7 +161,7 @@ impl<S: Shell> OpenInode<S> {
     pub(crate) async fn drop_copy(&self, io: &Objects<S>, who: &Credentials, source: &CopySource, copied: Copied) {
         // The shard has granted nothing with this stamp.
         let request = copied.request(self.inode, 0);
-        let _ = io.calls.report(source.session, SlotFor::Caller, who, self.inode, request).await;
+        let _ = io.calls.report(Some(source.session), SlotFor::Caller, who, self.inode, request).await;
     }
 }
 

@@ -197,7 +197,7 @@ impl<S: Shell> State<S> {
         let Some(request) = self.known.report(io.calls.session.next_report(), passed) else { return Ok(true) };
         let inode = self.known.inode();
         self.may_be_reported = true;
-        let answer = io.calls.report(self.known.session(), self.slot, &self.who(io), inode, request).await;
+        let answer = io.calls.report(Some(self.known.session()), self.slot, &self.who(io), inode, request).await;
         // Whether it is made is open as long as no answer comes. That the shard is busy may be with the same report.
         self.may_be_reported = matches!(answer, Err(Error::Unreachable | Error::Busy));
         let (attributes, stamp) = answer.map_err(|error| match error {

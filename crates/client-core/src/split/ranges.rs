@@ -12,7 +12,7 @@
 //! On a crash: of this client, what it has not published is lost, as what it buffers of other files.
 
 use super::{SplitFile, State, UNPUBLISHED_MAX};
-use crate::calls::PublishAnswer;
+use crate::calls::AttributesAnswer;
 use crate::lock::lock;
 use crate::notice::Notice;
 use crate::objects::Objects;
@@ -122,7 +122,7 @@ impl<S: Shell> SplitFile<S> {
         &self,
         io: &Objects<S>,
         state: &mut State<S>,
-        answer: Option<&PublishAnswer>,
+        answer: Option<&AttributesAnswer>,
         wanted: Option<(u64, u64)>,
     ) {
         // Of a file with another layout nothing is granted.

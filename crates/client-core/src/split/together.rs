@@ -11,7 +11,7 @@
 //! all that it was part of, or makes it, and the others publish by themselves or do not have to.
 
 use super::{SplitFile, State};
-use crate::calls::PublishAnswer;
+use crate::calls::AttributesAnswer;
 use crate::link::SlotFor;
 use crate::objects::Objects;
 use crate::shell::{Monitor, Shell};
@@ -108,12 +108,12 @@ impl<S: Shell> SplitFile<S> {
         parts: Vec<PublishedPart>,
         appends_to: Option<u64>,
         range: RangeUse,
-    ) -> Result<Option<PublishAnswer>> {
+    ) -> Result<Option<AttributesAnswer>> {
         let (inode, group) = (self.inode, self.group);
         let request = ShardRequest::Publish { inode, group, parts, appends_to, range };
         // Callers' slots may be taken by calls that wait for the range.
         let slot = if self.held(io).is_some() { SlotFor::Recall } else { SlotFor::Caller };
-        io.calls.publish(session, slot, &self.who, inode, request).await
+        io.calls.report_once(Some(session), slot, &self.who, inode, request).await
     }
 }
 

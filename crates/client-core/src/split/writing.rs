@@ -6,7 +6,7 @@
 
 use super::together::is_unanswered;
 use super::{OwnPart, SplitFile, State, UNPUBLISHED_MAX};
-use crate::calls::PublishAnswer;
+use crate::calls::AttributesAnswer;
 use crate::notice::Notice;
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_inode::Written;
@@ -351,7 +351,7 @@ impl<S: Shell> SplitFile<S> {
         io: &Objects<S>,
         (writer, object): (SessionId, ObjectId),
         run: Pattern,
-    ) -> Result<Option<PublishAnswer>> {
+    ) -> Result<Option<AttributesAnswer>> {
         let (number, patterns) = (io.parts_in_use.next_publication(), vec![run]);
         let part = PublishedPart { writer, object, number, patterns };
         self.publish_parts(io, writer, vec![part], Some(run.start()), RangeUse::default()).await
