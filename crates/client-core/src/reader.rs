@@ -250,7 +250,9 @@ impl<S: Shell> Reader<S> {
             } else if !self.hands_on && io.calls.shell.reads_directly(rest, source.registration) {
                 break;
             } else if self.streams_at(io, source, position, rest.len(), sequential).await? {
-                let Some(count) = self.take(io, source, rest, position, small).await else { break };
+                let taken = self.take(io, source, rest, position, small).await;
+                self.end_taken(io, source, taken.is_err()).await;
+                let Ok(count) = taken else { break };
                 have += count;
             } else if sequential && rest.len() < io.tuning.alone_bytes {
                 self.read_block(io, source, position).await?;
@@ -334,21 +336,8 @@ impl<S: Shell> Reader<S> {
     }
 
     /// Takes bytes off the stream into the caller's memory, or, if they are few, into the block. Returns how many the
-    /// caller has; `None`: the connection died, or the right to read is void, which a request of its own finds out.
+    /// caller has. An error: the connection died, or the right to read is void, which a request of its own finds out.
     async fn take(
-        &mut self,
-        io: &Objects<S>,
-        source: &Source<S>,
-        rest: &mut [u8],
-        position: u64,
-        small: bool,
-    ) -> Option<usize> {
-        let taken = self.try_take(io, source, rest, position, small).await.ok();
-        self.end_taken(io, source, taken.is_none()).await;
-        taken
-    }
-
-    async fn try_take(
         &mut self,
         io: &Objects<S>,
         source: &Source<S>,
