@@ -14,6 +14,8 @@ mod calls;
 mod changing;
 mod data_line;
 mod entry;
+#[cfg(test)]
+mod examples;
 mod file_objects;
 mod file_state;
 mod files;

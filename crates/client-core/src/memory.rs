@@ -32,34 +32,16 @@ pub(crate) fn name_bytes(name: &Name) -> usize {
 mod tests {
     use super::*;
     use crate::cache::Cache;
+    use crate::examples;
     use crate::kernel_view::KernelView;
     use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage};
-    use weft_protocol::{Attributes, Cookie, FileKind, Grants, InodeFlags, InodeNumber, Layout, ShardId, Timestamp};
-
-    fn attributes(inode: InodeNumber) -> Attributes {
-        let time = Timestamp(1);
-        Attributes {
-            inode,
-            kind: FileKind::Regular,
-            mode: 0o644,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            size: 1,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            layout: Layout::Empty,
-            flags: InodeFlags::empty(),
-            parts: None,
-        }
-    }
+    use weft_protocol::{Cookie, FileKind, Grants, InodeNumber, ShardId};
 
     fn page(directory: u64, from: u64, count: u64, name_length: usize) -> DirectoryPage {
         let entry = |number: u64| {
             let name = Name::new(format!("{number:0name_length$}").as_bytes()).unwrap();
             let inode = InodeNumber::from_raw((directory << 24) + number + 2);
-            let (cookie, attributes) = (Cookie::of(&name), Some(attributes(inode)));
+            let (cookie, attributes) = (Cookie::of(&name), Some(examples::attributes(inode, FileKind::Regular, 1)));
             DirectoryEntry { name, cookie, inode, kind: FileKind::Regular, attributes }
         };
         let entries = (from..from + count).map(entry).collect();

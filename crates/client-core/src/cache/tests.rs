@@ -1,29 +1,15 @@
 //! What is believed, and what not any more.
 
 use super::*;
+use crate::examples;
 use weft_protocol::limits::{SESSION_TERM_MARGIN_MS, SESSION_TERM_MS};
 use weft_protocol::message::shard::{DirectoryEntry, DirectoryPage, Slot};
-use weft_protocol::{InodeFlags, Layout, NodeId, SlotIndex};
+use weft_protocol::{InodeFlags, NodeId, SlotIndex};
 
 const DIRECTORY: InodeNumber = InodeNumber::ROOT;
 
 fn attributes(size: u64, time: i64) -> Attributes {
-    let time = Timestamp(time);
-    Attributes {
-        inode: DIRECTORY,
-        kind: FileKind::Directory,
-        mode: 0o755,
-        links: 2,
-        uid: 0,
-        gid: 0,
-        size,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        layout: Layout::Empty,
-        flags: InodeFlags::empty(),
-        parts: None,
-    }
+    Attributes { size, ..examples::attributes(DIRECTORY, FileKind::Directory, time) }
 }
 
 fn made(time: i64) -> DirectoryChange {

@@ -1,9 +1,10 @@
 //! Orders of replies, recalls and ends of sessions in which something could be lost.
 
 use super::*;
+use crate::examples;
 use crate::file_objects::Held;
 use weft_protocol::capability::CapabilityClaims;
-use weft_protocol::{FileKind, Generation, InodeFlags, Layout, MapEpoch, NodeId, NodeKey, ObjectId};
+use weft_protocol::{FileKind, Generation, Layout, MapEpoch, NodeId, NodeKey, ObjectId};
 
 const SESSION: SessionId = SessionId(1);
 const NEXT_SESSION: SessionId = SessionId(2);
@@ -14,22 +15,9 @@ fn object(number: u64) -> ObjectId {
 }
 
 fn attributes(size: u64, object: Option<ObjectId>) -> Attributes {
-    let time = Timestamp(i64::try_from(size).unwrap());
-    Attributes {
-        inode: InodeNumber::from_raw(7),
-        kind: FileKind::Regular,
-        mode: 0o644,
-        links: 1,
-        uid: 0,
-        gid: 0,
-        size,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        layout: object.map_or(Layout::Empty, |object| Layout::Whole { object, generation: Generation(1) }),
-        flags: InodeFlags::empty(),
-        parts: None,
-    }
+    let layout = object.map_or(Layout::Empty, |object| Layout::Whole { object, generation: Generation(1) });
+    let time = i64::try_from(size).unwrap();
+    Attributes { size, layout, ..examples::attributes(InodeNumber::from_raw(7), FileKind::Regular, time) }
 }
 
 fn right(object: ObjectId, rights: Rights) -> Capability {
