@@ -1,5 +1,6 @@
 //! What a program costs: calls, messages between nodes, bytes.
 
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weft_protocol::message::Message;
@@ -61,7 +62,7 @@ impl Kind {
 }
 
 /// Messages of one kind between two nodes, both ways.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Traffic {
     pub messages: u64,
     pub bytes: u64,

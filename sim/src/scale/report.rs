@@ -1,6 +1,9 @@
 //! Counts as text.
 
+use super::counts::{Traffic, Work};
 use super::{Counts, Setting};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A table of the counts, and one of what they consist of.
 pub fn table(runs: &[(Setting, Counts)]) -> String {
@@ -47,7 +50,7 @@ pub fn table(runs: &[(Setting, Counts)]) -> String {
         "the longest",
     ]);
     for (setting, counts) in runs {
-        let kinds = counts.between.keys().chain(counts.work.keys()).collect::<std::collections::BTreeSet<_>>();
+        let kinds = counts.between.keys().chain(counts.work.keys()).collect::<BTreeSet<_>>();
         for kind in kinds {
             let traffic = counts.between.get(kind).copied().unwrap_or_default();
             let work = counts.work.get(kind).cloned().unwrap_or_default();
@@ -73,50 +76,58 @@ pub fn table(runs: &[(Setting, Counts)]) -> String {
 
 /// The same, a line of JSON for each run.
 pub fn json(runs: &[(Setting, Counts)]) -> String {
-    let mut text = String::new();
-    for (setting, counts) in runs {
-        let Counts { calls, requests, data_bytes, connections, index_bytes, .. } = counts;
-        let between: Vec<_> = counts
-            .between
-            .iter()
-            .map(|(kind, traffic)| {
-                format!(
-                    "\"{}\": {{\"messages\": {}, \"bytes\": {}, \"longest\": {}}}",
-                    kind.text(),
-                    traffic.messages,
-                    traffic.bytes,
-                    traffic.longest
-                )
-            })
-            .collect();
-        let work: Vec<_> = counts
-            .work
-            .iter()
-            .map(|(kind, work)| {
-                format!(
-                    "\"{}\": {{\"times\": {}, \"microseconds\": {:.2}}}",
-                    kind.text(),
-                    work.times(),
-                    work.usual().as_secs_f64() * 1e6
-                )
-            })
-            .collect();
-        let traffic = counts.messages();
-        text += &format!(
-            "{{\"nodes\": {}, \"ranks\": {}, \"pattern\": \"{}\", \"records\": {}, \"data_bytes\": {data_bytes}, ",
-            setting.nodes,
-            setting.ranks(),
-            pattern(setting),
-            setting.records,
-        );
-        text += &format!(
-            "\"calls\": {calls}, \"requests\": {requests}, \"index_bytes\": {index_bytes}, \
-             \"connections\": {connections}, \"messages\": {}, \"message_bytes\": {}, ",
-            traffic.messages, traffic.bytes,
-        );
-        text += &format!("\"between\": {{{}}}, \"shard\": {{{}}}}}\n", between.join(", "), work.join(", "));
+    let line = |(setting, counts): &(Setting, Counts)| {
+        let between = counts.messages();
+        let run = Run {
+            nodes: setting.nodes,
+            ranks: setting.ranks(),
+            pattern: pattern(setting),
+            records: setting.records,
+            data_bytes: counts.data_bytes,
+            calls: counts.calls,
+            requests: counts.requests,
+            index_bytes: counts.index_bytes,
+            connections: counts.connections,
+            messages: between.messages,
+            message_bytes: between.bytes,
+            between: counts.between.iter().map(|(kind, traffic)| (kind.text(), *traffic)).collect(),
+            shard: counts.work.iter().map(|(kind, work)| (kind.text(), Events::of(work))).collect(),
+        };
+        serde_json::to_string(&run).expect("a run has numbers and names") + "\n"
+    };
+    runs.iter().map(line).collect()
+}
+
+/// A run in JSON.
+#[derive(Serialize)]
+struct Run {
+    nodes: u16,
+    ranks: u32,
+    pattern: &'static str,
+    records: u32,
+    data_bytes: u64,
+    calls: u64,
+    requests: u64,
+    index_bytes: u64,
+    connections: u64,
+    messages: u64,
+    message_bytes: u64,
+    between: BTreeMap<&'static str, Traffic>,
+    shard: BTreeMap<&'static str, Events>,
+}
+
+/// Events of a shard in JSON.
+#[derive(Serialize)]
+struct Events {
+    times: u64,
+    /// Of one, the median.
+    microseconds: f64,
+}
+
+impl Events {
+    fn of(work: &Work) -> Self {
+        Self { times: work.times(), microseconds: (work.usual().as_secs_f64() * 1e8).round() / 1e2 }
     }
-    text
 }
 
 /// The first two lines of a table. What is no number says so by its name.
@@ -145,5 +156,28 @@ impl PerRank {
             0 => scaled.to_string(),
             _ => format!("{}.{:0width$}", scaled / unit, scaled % unit, width = decimals as usize),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scale::Kind;
+    use std::time::Duration;
+
+    #[test]
+    fn a_run_is_a_line_of_json() {
+        let setting =
+            Setting { nodes: 2, ranks_per_node: 3, records: 4, bytes: 5, is_strided: true, reads_next: false };
+        let mut counts = Counts { calls: 1, requests: 2, ..Counts::default() };
+        counts.add(Kind::Data, 100);
+        counts.add(Kind::Publication, 7);
+        counts.took(Kind::Publication, Duration::from_nanos(1_234));
+        let line = "{\"nodes\":2,\"ranks\":6,\"pattern\":\"strided\",\"records\":4,\"data_bytes\":0,\"calls\":1,\
+                    \"requests\":2,\"index_bytes\":0,\"connections\":0,\"messages\":2,\"message_bytes\":107,\
+                    \"between\":{\"data\":{\"messages\":1,\"bytes\":100,\"longest\":100},\
+                    \"publications\":{\"messages\":1,\"bytes\":7,\"longest\":7}},\
+                    \"shard\":{\"publications\":{\"times\":1,\"microseconds\":1.23}}}\n";
+        assert_eq!(json(&[(setting, counts.clone()), (setting, counts)]), [line, line].concat());
     }
 }
