@@ -362,6 +362,8 @@ pub struct World {
     groups: groups::Groups,
     /// Calls that a shard has, by token.
     tokens: BTreeMap<u64, Pending>,
+    /// Earlier tokens of the change that has come again.
+    superseded: BTreeSet<u64>,
     /// Objects that a shard has removed, and whose stores have not heard it yet.
     to_remove: BTreeSet<(ShardId, ObjectId)>,
     /// The latest call that has come in each slot of a session.

@@ -73,7 +73,11 @@ impl World {
     fn carry_out(&mut self, shard: ShardId, effect: Effect) {
         match effect {
             Effect::Reply { token, reply } => {
-                let Some(pending) = self.tokens.remove(&token) else { return };
+                let Some(pending) = self.tokens.remove(&token) else {
+                    // Its connection is gone.
+                    self.superseded.remove(&token);
+                    return;
+                };
                 self.answered(&pending, &reply);
                 let Pending { client, process, number, .. } = pending;
                 if pending.node != self.node_of(shard) {
@@ -349,10 +353,15 @@ impl World {
         // it has.
         if !self.shards.get(&shard).is_some_and(|shard| shard.refuses(session) || shard.is_frozen()) {
             let is_same = |other: &Pending| (other.call.shard, other.origin()) == identity;
-            self.tokens.retain(|_, other| !is_same(other));
+            let earlier: Vec<_> = self.tokens.extract_if(.., |_, other| is_same(other)).collect();
+            let is_there = |other: &Pending| !other.is_away && other.node == node && !other.call.request.is_read();
+            self.superseded = earlier.iter().filter(|(_, other)| is_there(other)).map(|(token, _)| *token).collect();
         }
         self.tokens.insert(token, pending);
         self.step(shard, event);
+        if !self.superseded.is_empty() {
+            self.fail(&format!("tokens {:?} of a change that was sent again have not ended", self.superseded));
+        }
     }
 
     pub(super) fn peer_asked(&mut self, from: NodeId, node: NodeId, call: PeerCall) {

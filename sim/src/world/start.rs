@@ -121,6 +121,7 @@ impl World {
             offers: Rc::default(),
             groups: groups::Groups::default(),
             tokens: BTreeMap::new(),
+            superseded: BTreeSet::new(),
             to_remove: BTreeSet::new(),
             latest_in_slot: BTreeMap::new(),
             next_token: 1,
