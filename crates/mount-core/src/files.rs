@@ -16,7 +16,7 @@ use crate::open_modes::{Mode, Phase, Stamp, Wish};
 use crate::operations::{Answer, Mount};
 use crate::shell::{DescriptorOf, Kernel, MountNotice, MountShell, NotTaken, OpenOptionsOf};
 use crate::short_reads::{End, ShortRead};
-use crate::writer::WrittenBy;
+use crate::writer::{ReadBy, WrittenBy};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -239,14 +239,13 @@ impl<M: MountShell> Mount<M> {
         }
     }
 
-    /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages. `pages`:
-    /// they get into its pages. `memory` is where they are put on the way, if they have to be; it grows to the largest
-    /// read, which the kernel limits.
+    /// Reads and hands the bytes to `reply`, which runs before anything is dropped from the kernel's pages. `memory` is
+    /// where they are put on the way, if they have to be; it grows to the largest read, which the kernel limits.
     pub async fn read(
         &self,
         handle: u64,
         (offset, bytes): (u64, u32),
-        pages: bool,
+        ReadBy { pages, thread }: ReadBy,
         memory: &mut Vec<u8>,
         reply: impl FnOnce(Result<&[u8]>),
     ) {
@@ -260,7 +259,7 @@ impl<M: MountShell> Mount<M> {
         let begun = match pages && caches.short_reads.is_used() {
             true => {
                 let pages = caches.pages(offset..offset + u64::from(bytes));
-                caches.short_reads.read_begins(open_file.inode, pages, received).map(|(_, answered)| answered)
+                caches.short_reads.read_begins(open_file.inode, pages, thread, received).map(|(_, answered)| answered)
             }
             false => None,
         };

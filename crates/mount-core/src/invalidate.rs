@@ -37,7 +37,7 @@ use crate::lock::lock;
 use crate::open_modes::{OpenModes, Phase};
 use crate::shell::{Kernel, MountNotice, MountShell, Notified, Refused};
 use crate::short_reads::{ShortReads, WriteNumber};
-use crate::writer::WrittenBy;
+use crate::writer::{Thread, WrittenBy};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -82,6 +82,8 @@ pub struct KernelCaches<M: MountShell> {
 pub(crate) struct BegunWrite {
     inode: InodeNumber,
     pages: Range<u64>,
+    /// Who has written pages.
+    thread: Option<Thread>,
     /// If it is recorded.
     number: Option<WriteNumber>,
 }
@@ -261,7 +263,7 @@ impl<M: MountShell> KernelCaches<M> {
     /// The kernel has begun to truncate.
     pub(crate) fn truncation_begins(&self, inode: InodeNumber) -> BegunWrite {
         let number = self.short_reads.write_begins(inode, 0, (0..0, [None, None]), self.shell.now());
-        BegunWrite { inode, pages: 0..0, number }
+        BegunWrite { inode, pages: 0..0, thread: None, number }
     }
 
     /// The kernel has begun to write.
@@ -275,7 +277,11 @@ impl<M: MountShell> KernelCaches<M> {
         // Pages that the kernel writes back it keeps from being dropped.
         let loose = if by == WrittenBy::PageCache { 0..0 } else { pages.clone() };
         let number = self.short_reads.write_begins(inode, end, (loose, torn), self.shell.now());
-        BegunWrite { inode, pages, number }
+        let thread = match by {
+            WrittenBy::Program { pages: true, thread, .. } => thread,
+            WrittenBy::Program { pages: false, .. } | WrittenBy::PageCache => None,
+        };
+        BegunWrite { inode, pages, thread, number }
     }
 
     /// That has landed: drops what has been read into its pages meanwhile. Each of these pages has been locked for the
@@ -292,7 +298,7 @@ impl<M: MountShell> KernelCaches<M> {
     pub(crate) fn write_ends(&self, begun: BegunWrite, has_failed: bool) {
         if let Some(number) = begun.number {
             let failed = has_failed.then_some(begun.pages);
-            self.short_reads.write_ends(begun.inode, number, failed, self.shell.now());
+            self.short_reads.write_ends(begun.inode, number, (begun.thread, failed), self.shell.now());
         }
     }
 

@@ -52,5 +52,5 @@ pub use shell::{
     DescriptorOf, Kernel, MonitorOf, MountNotice, MountShell, NotTaken, Notified, OpenOptionsOf, Refused, WaiterOf,
 };
 pub use weft_client_core::XattrKey;
-pub use writer::WrittenBy;
+pub use writer::{ReadBy, Thread, WrittenBy};
 pub use xattrs::XattrReply;

@@ -14,6 +14,11 @@
 //! case. If the file ends in the page, the kernel may know its size, so that the READ is answered short. Only where the
 //! kernel was made to know of more (`kernel_sizes.rs`) is it an error, too, once: a fault reads its page twice.
 //!
+//! One order is known: a thread whose write into pages has ended sends nothing before the kernel has processed the
+//! reply to it. So a READ of that thread which was received afterwards crosses neither the write nor what was before
+//! it. (The kernel does not say who asks for readahead. Not looked for: a write in several requests whose bytes come
+//! from a mapping of the same file, and that has to read a page for it between two of them.)
+//!
 //! Pages that may not be up to date are recorded. When a READ of one of them alone is answered short, its pages are
 //! dropped after the reply, so that only this reader finds zeros.
 //!
@@ -33,6 +38,7 @@
 //! Not here: sizes that become larger (`kernel_sizes.rs`).
 
 use crate::lock::lock;
+use crate::writer::Thread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -87,6 +93,8 @@ struct Record<S> {
     largest: Option<u64>,
     /// When the inode was last changed for the kernel.
     changed: Duration,
+    /// The thread whose write of pages this was.
+    changed_by: Option<Thread>,
     /// Truncations and writes of this mount in flight.
     in_flight: u32,
     /// Those that are in pages which are not locked.
@@ -116,6 +124,7 @@ struct InFlight<S> {
     /// Of the READ that was answered with an error before it, if there was one.
     began: u64,
     pages: Range<u64>,
+    thread: Option<Thread>,
     /// Set when it has been answered.
     answered: Arc<S>,
     /// The kernel retries with it: what waits for earlier READs waits for this one, too.
@@ -160,7 +169,23 @@ pub(crate) struct Dropping {
 impl<S> Record<S> {
     fn new(now: Duration) -> Self {
         let (largest, all, pages, reads) = (None, Some(0), BTreeMap::new(), Vec::new());
-        Self { largest, changed: now, in_flight: 0, writes: Vec::new(), pages, all, sequence: 0, reads }
+        Self {
+            largest,
+            changed: now,
+            changed_by: None,
+            in_flight: 0,
+            writes: Vec::new(),
+            pages,
+            all,
+            sequence: 0,
+            reads,
+        }
+    }
+
+    /// The kernel takes the inode for changed. `by`: the thread that has had its pages written.
+    fn changes(&mut self, now: Duration, by: Option<Thread>) {
+        self.changed = now;
+        self.changed_by = by;
     }
 
     fn record(&mut self, pages: Range<u64>, failed: Option<Duration>) {
@@ -209,6 +234,13 @@ impl<S> Record<S> {
         }
     }
 
+    /// Who sent a READ, if the kernel says.
+    fn reader(&self, answered: Option<&Arc<S>>) -> Option<Thread> {
+        let read =
+            self.reads.iter().find(|read| answered.is_some_and(|answered| Arc::ptr_eq(&read.answered, answered)));
+        read.and_then(|read| read.thread)
+    }
+
     /// Whether a READ of an earlier page is in flight, or will be sent after an error: the file ends there or before.
     /// The kernel would disregard its reply after an empty one of later pages, which tells of a larger size.
     fn awaits_before(&self, page: u64, now: Duration) -> bool {
@@ -218,7 +250,13 @@ impl<S> Record<S> {
     }
 
     /// Decides about a READ that ends at `end`, and was received at `received`.
-    fn decide(&mut self, pages: Range<u64>, end: End, (received, now): (Duration, Duration)) -> ShortRead {
+    fn decide(
+        &mut self,
+        pages: Range<u64>,
+        end: End,
+        reader: Option<Thread>,
+        (received, now): (Duration, Duration),
+    ) -> ShortRead {
         if self.largest.is_some_and(|largest| largest <= end.at) {
             return ShortRead::Taken;
         }
@@ -230,11 +268,12 @@ impl<S> Record<S> {
         };
         let sent = failed.unwrap_or(received.saturating_sub(QUEUED_MAX));
         let crosses = end.is_empty && !is_recorded && self.awaits_before(pages.start, now);
-        if self.changed < sent && !crosses {
+        let follows = reader.is_some() && reader == self.changed_by && self.changed < received;
+        if (self.changed < sent || follows) && !crosses {
             if self.in_flight == 0 {
                 self.largest = Some(end.at);
             }
-            self.changed = now;
+            self.changes(now, None);
             // The readers of what lies behind go on no more.
             self.pages.range_mut(pages.start..).for_each(|(_, page)| page.failed = None);
             return ShortRead::Taken;
@@ -279,14 +318,14 @@ impl<S> ShortReads<S> {
 
     /// The kernel is about to take the inode for changed.
     pub fn changed(&self, inode: InodeNumber, now: Duration) {
-        self.with(inode, |record| record.changed = now);
+        self.with(inode, |record| record.changes(now, None));
     }
 
     /// The kernel is about to be told a size.
     pub fn told(&self, inode: InodeNumber, size: u64, now: Duration) {
         self.with(inode, |record| {
             record.largest = record.largest.map(|largest| largest.max(size));
-            record.changed = now;
+            record.changes(now, None);
         });
     }
 
@@ -294,7 +333,7 @@ impl<S> ShortReads<S> {
     pub fn grows(&self, inode: InodeNumber, size: u64, pages: Range<u64>, now: Duration) {
         self.with(inode, |record| {
             record.largest = record.largest.map(|largest| largest.max(size));
-            record.changed = now;
+            record.changes(now, None);
             record.record(pages, None);
         });
     }
@@ -318,7 +357,7 @@ impl<S> ShortReads<S> {
                 record.writes.push(Write { number, pages, read: BTreeSet::new() });
             }
             record.largest = record.largest.map(|largest| largest.max(end));
-            record.changed = now;
+            record.changes(now, None);
             torn.into_iter().flatten().for_each(|page| record.record(page..page + 1, None));
         });
         begun
@@ -335,13 +374,19 @@ impl<S> ShortReads<S> {
         read
     }
 
-    /// One that was recorded ended. `failed`: pages that it did not write.
-    pub fn write_ends(&self, inode: InodeNumber, number: WriteNumber, failed: Option<Range<u64>>, now: Duration) {
+    /// One that was recorded ended. `by`: whose pages it wrote. `failed`: pages that it did not write.
+    pub fn write_ends(
+        &self,
+        inode: InodeNumber,
+        number: WriteNumber,
+        (by, failed): (Option<Thread>, Option<Range<u64>>),
+        now: Duration,
+    ) {
         self.with(inode, |record| {
             record.writes.retain(|write| write.number != number);
             // The record may be a new one, after the last close.
             record.in_flight = record.in_flight.saturating_sub(1);
-            record.changed = now;
+            record.changes(now, by.filter(|_| failed.is_none()));
             if let Some(pages) = failed {
                 record.record(pages, None);
             }
@@ -352,7 +397,7 @@ impl<S> ShortReads<S> {
     pub fn drop_begins(&self, inode: InodeNumber, pages: Range<u64>, now: Duration) -> Dropping {
         let mut sequence = None;
         self.with(inode, |record| {
-            record.changed = now;
+            record.changes(now, None);
             record.sequence += 1;
             sequence = Some(record.sequence);
         });
@@ -371,7 +416,13 @@ impl<S> ShortReads<S> {
     }
 
     /// A READ of these pages was received. `None`: nothing is recorded of the inode.
-    pub fn read_begins(&self, inode: InodeNumber, pages: Range<u64>, now: Duration) -> Option<(Began, Arc<S>)>
+    pub fn read_begins(
+        &self,
+        inode: InodeNumber,
+        pages: Range<u64>,
+        thread: Option<Thread>,
+        now: Duration,
+    ) -> Option<(Began, Arc<S>)>
     where
         S: Default,
     {
@@ -385,7 +436,7 @@ impl<S> ShortReads<S> {
             let (began, again) = expected.map_or((record.sequence, false), |read| (read.began, read.again));
             let answered = Arc::new(S::default());
             begun = Some((began, answered.clone()));
-            record.reads.push(InFlight { began, pages, answered, again, until: None });
+            record.reads.push(InFlight { began, pages, thread, answered, again, until: None });
         });
         begun
     }
@@ -443,7 +494,7 @@ impl<S> ShortReads<S> {
             return ShortRead::Taken;
         };
         let decided = match end {
-            Some(end) => record.decide(pages.clone(), end, times),
+            Some(end) => record.decide(pages.clone(), end, record.reader(answered), times),
             None => ShortRead::Taken,
         };
         match (end, decided) {

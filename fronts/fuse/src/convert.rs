@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::OpenOptions;
-use weft_mount_core::{Mode, Opened, WrittenBy};
+use weft_mount_core::{Mode, Opened, Thread, WrittenBy};
 use weft_protocol::message::shard::{Access, PageCache, RenameMode};
 use weft_protocol::{
     Attributes, Error, FileKind, InodeNumber, LockMode, Name, Result, TimeChange, Timestamp, XattrExpectation,
@@ -172,12 +172,12 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
 
 /// Who writes, by the flags of the request and of the open file. The kernel names the program (a lock owner) where it
 /// passes its page cache by.
-pub fn written_by(write_flags: WriteFlags, flags: OpenFlags, has_owner: bool) -> WrittenBy {
+pub fn written_by(write_flags: WriteFlags, flags: OpenFlags, has_owner: bool, thread: Option<Thread>) -> WrittenBy {
     if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
         WrittenBy::PageCache
     } else {
         let clears_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        WrittenBy::Program { pages: !has_owner, synced: flags.0 & O_SYNC != 0, clears_set_id }
+        WrittenBy::Program { pages: !has_owner, synced: flags.0 & O_SYNC != 0, clears_set_id, thread }
     }
 }
 
@@ -318,15 +318,16 @@ mod tests {
         check(1 | O_TRUNC, Access::Write, true, false, false);
         check(2 | O_APPEND, Access::ReadWrite, false, true, false);
         check(2 | O_DIRECT | 0o100_000, Access::ReadWrite, false, false, true);
-        assert_eq!(written_by(WriteFlags::FUSE_WRITE_CACHE, OpenFlags(O_SYNC), false), WrittenBy::PageCache);
+        let thread = Thread::new(7);
+        assert_eq!(written_by(WriteFlags::FUSE_WRITE_CACHE, OpenFlags(O_SYNC), false, thread), WrittenBy::PageCache);
         // The last are O_DSYNC and O_SYNC of Linux.
         for (flags, synced) in [(0, false), (1 | O_DIRECT, false), (1 | 0o10_000, true), (1 | 0o4_010_000, true)] {
             for pages in [false, true] {
                 for clears_set_id in [false, true] {
                     let mut write_flags = WriteFlags::empty();
                     write_flags.set(WriteFlags::FUSE_WRITE_KILL_SUIDGID, clears_set_id);
-                    let found = written_by(write_flags, OpenFlags(flags), !pages);
-                    assert_eq!(found, WrittenBy::Program { pages, synced, clears_set_id }, "{flags:#o}");
+                    let found = written_by(write_flags, OpenFlags(flags), !pages, thread);
+                    assert_eq!(found, WrittenBy::Program { pages, synced, clears_set_id, thread }, "{flags:#o}");
                 }
             }
         }

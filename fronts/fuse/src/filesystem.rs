@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use weft_client::waits::work_for;
 use weft_client::{Entry, LockRequest, StatFs, block_on};
-use weft_mount_core::{Found, Make, NotTaken, Shown};
+use weft_mount_core::{Found, Make, NotTaken, ReadBy, Shown, Thread};
 use weft_protocol::message::shard::CreateFile;
 use weft_protocol::{AttributeChanges, Error, FileKind, InodeNumber, LockRange, RangeLock, Result};
 
@@ -342,13 +342,14 @@ impl Filesystem for MountedFilesystem {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let by = ReadBy { pages: owner.is_none(), thread: Thread::new(request.pid()) };
         self.run(request, Wait::KeepsWrites, move |front| {
             let reply = |read: Result<&[u8]>| match read {
                 Ok(bytes) => reply.data(bytes),
                 Err(error) => reply.error(failed("read", &error)),
             };
             READ_BUFFER.with_borrow_mut(|memory| {
-                block_on(front.mount.read(handle.0, (offset, bytes), owner.is_none(), memory, reply));
+                block_on(front.mount.read(handle.0, (offset, bytes), by, memory, reply));
             });
         });
     }
@@ -365,7 +366,7 @@ impl Filesystem for MountedFilesystem {
         owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let by = convert::written_by(write_flags, flags, owner.is_some());
+        let by = convert::written_by(write_flags, flags, owner.is_some(), Thread::new(request.pid()));
         let serve = move |front: &Front, bytes: &[u8]| match block_on(front.mount.write(handle.0, offset, bytes, by)) {
             Ok(()) => reply.written(bytes.len() as u32),
             Err(error) => reply.error(failed("write", &error)),

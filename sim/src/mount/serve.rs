@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use weft_client_core::{Entry, OpenOptions};
-use weft_mount_core::{Found, Make, Mode, Mount, NotTaken, OpenOptionsOf, Opened, Shown, WrittenBy};
+use weft_mount_core::{Found, Make, Mode, Mount, NotTaken, OpenOptionsOf, Opened, ReadBy, Shown, WrittenBy};
 use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
 use weft_protocol::{
     AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, LockKind, LockOwner, Name, Result,
@@ -286,14 +286,15 @@ impl Served {
         match operation {
             Operation::Read { fh, offset, size, has_owner } => {
                 let reply = |read: Result<&[u8]>| self.reply_with(read, |bytes| Reply::Data(bytes.to_vec()));
-                mount.read(fh, (offset, size), !has_owner, &mut Vec::new(), reply).await;
+                let by = ReadBy { pages: !has_owner, thread: None };
+                mount.read(fh, (offset, size), by, &mut Vec::new(), reply).await;
             }
             Operation::Write { fh, offset, data, cached, has_owner, kill_privileges, .. } => {
                 let by = match cached {
                     true => WrittenBy::PageCache,
                     false => {
                         let clears_set_id = kill_privileges;
-                        WrittenBy::Program { pages: !has_owner, synced: false, clears_set_id }
+                        WrittenBy::Program { pages: !has_owner, synced: false, clears_set_id, thread: None }
                     }
                 };
                 let written = mount.write(fh, offset, &data, by).await;

@@ -29,7 +29,7 @@ fn read(reads: &ShortReads<()>, pages: Range<u64>, end: u64, times: (u64, u64)) 
 }
 
 fn read_to(reads: &ShortReads<()>, pages: Range<u64>, end: End, (received, answered): (u64, u64)) -> ShortRead {
-    let begun = reads.read_begins(INODE, pages.clone(), ms(received));
+    let begun = reads.read_begins(INODE, pages.clone(), None, ms(received));
     let begun = begun.map(|(_, begun)| begun);
     let times = ((ms(received), ms(answered)), begun.as_ref());
     let decided = reads.answer(INODE, pages, Some(end), times, |_| {});
@@ -46,7 +46,7 @@ fn a_short_read_that_a_change_crosses_is_asked_again_page_by_page() {
     let reads = recorded();
     assert_eq!(read(&reads, 0..4, 3 * PAGE, (100, 110)), ShortRead::Taken, "nothing has happened");
     reads.told(INODE, 4 * PAGE, ms(200));
-    let begun = reads.read_begins(INODE, 0..4, ms(300));
+    let begun = reads.read_begins(INODE, 0..4, None, ms(300));
     reads.changed(INODE, ms(305));
     let begun = begun.map(|(_, begun)| begun);
     let times = ((ms(300), ms(310)), begun.as_ref());
@@ -75,7 +75,7 @@ fn a_page_behind_the_end_is_asked_for_again() {
 #[test]
 fn an_empty_reply_does_not_cross_the_read_of_an_earlier_page() {
     let reads = recorded();
-    let begun = reads.read_begins(INODE, 0..2, ms(100)).map(|(_, begun)| begun);
+    let begun = reads.read_begins(INODE, 0..2, None, ms(100)).map(|(_, begun)| begun);
     assert_eq!(read(&reads, 2..4, 2 * PAGE, (101, 102)), ShortRead::AskedAgain, "it is in flight");
     let times = ((ms(100), ms(103)), begun.as_ref());
     assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(PAGE + 5)), times, |_| {}), ShortRead::Taken);
@@ -99,7 +99,7 @@ fn what_may_have_waited_for_a_thread_counts_as_crossed() {
 fn the_error_of_a_page_that_is_not_up_to_date_would_be_the_programs() {
     let reads = recorded();
     let begun = reads.write_begins(INODE, PAGE + 5, (0..0, [None, Some(1)]), ms(100)).expect("it is recorded");
-    reads.write_ends(INODE, begun, None, ms(110));
+    reads.write_ends(INODE, begun, (None, None), ms(110));
     assert_eq!(read(&reads, 1..2, PAGE + 5, (111, 120)), ShortRead::Dropped { all: false });
     assert_eq!(read(&reads, 2..4, PAGE + 5, (121, 125)), ShortRead::AskedAgain, "readahead");
     reads.changed(INODE, ms(130));
@@ -116,7 +116,7 @@ fn the_error_of_a_page_that_is_not_up_to_date_would_be_the_programs() {
 fn readahead_asks_for_no_page_that_is_in_memory() {
     let reads = recorded();
     let begun = reads.write_begins(INODE, PAGE + 5, (0..0, [None, Some(1)]), ms(100)).expect("it is recorded");
-    reads.write_ends(INODE, begun, None, ms(110));
+    reads.write_ends(INODE, begun, (None, None), ms(110));
     assert_eq!(read(&reads, 1..4, 2 * PAGE + 5, (111, 120)), ShortRead::AskedAgain, "memory pressure took the page");
 }
 
@@ -124,7 +124,7 @@ fn readahead_asks_for_no_page_that_is_in_memory() {
 fn a_page_of_a_file_that_was_cut_is_asked_for_again_once() {
     let reads = recorded();
     let begun = reads.write_begins(INODE, PAGE + 5, (0..0, [None, Some(1)]), ms(100)).expect("it is recorded");
-    reads.write_ends(INODE, begun, None, ms(110));
+    reads.write_ends(INODE, begun, (None, None), ms(110));
     let cut = End { is_cut: true, ..ends_at(PAGE + 9) };
     assert_eq!(read_to(&reads, 1..2, cut, (111, 120)), ShortRead::AskedAgain);
     reads.changed(INODE, ms(121));
@@ -135,7 +135,7 @@ fn a_page_of_a_file_that_was_cut_is_asked_for_again_once() {
 fn a_change_waits_for_reads_in_flight_and_for_what_is_asked_again() {
     let reads = recorded();
     reads.changed(INODE, ms(100));
-    let begun = reads.read_begins(INODE, 0..2, ms(101)).map(|(_, begun)| begun);
+    let begun = reads.read_begins(INODE, 0..2, None, ms(101)).map(|(_, begun)| begun);
     let waits = wait(&reads, None, 102).expect("a READ is in flight");
     let began = Some(waits.began);
     assert!(waits.time.is_none());
@@ -143,8 +143,8 @@ fn a_change_waits_for_reads_in_flight_and_for_what_is_asked_again() {
     assert_eq!(reads.answer(INODE, 0..2, Some(ends_at(5)), times, |_| {}), ShortRead::AskedAgain);
     begun.inspect(|begun| reads.read_ends(INODE, begun));
     assert!(wait(&reads, began, 111).is_some_and(|read| read.time.is_some()), "it will be asked again");
-    let again = reads.read_begins(INODE, 0..1, ms(112)).map(|(_, begun)| begun);
-    let later = reads.read_begins(INODE, 8..9, ms(112)).map(|(_, begun)| begun);
+    let again = reads.read_begins(INODE, 0..1, None, ms(112)).map(|(_, begun)| begun);
+    let later = reads.read_begins(INODE, 8..9, None, ms(112)).map(|(_, begun)| begun);
     assert!(wait(&reads, began, 200).is_some_and(|read| read.time.is_none()), "it was");
     let times = ((ms(112), ms(210)), again.as_ref());
     assert_eq!(reads.answer(INODE, 0..1, Some(ends_at(5)), times, |_| {}), ShortRead::Taken);
@@ -158,7 +158,7 @@ fn a_change_waits_for_reads_in_flight_and_for_what_is_asked_again() {
 fn nothing_is_recorded_of_what_nobody_else_changes() {
     let reads = ShortReads::<()>::default();
     reads.changed(INODE, ms(1));
-    assert!(!reads.is_used() && reads.read_begins(INODE, 0..1, ms(1)).is_none());
+    assert!(!reads.is_used() && reads.read_begins(INODE, 0..1, None, ms(1)).is_none());
     assert!(reads.write_begins(INODE, 5, (0..1, [Some(0), None]), ms(1)).is_none());
     reads.begin(INODE, ms(1));
     reads.forget(INODE);
@@ -173,8 +173,28 @@ fn pages_that_are_read_beside_a_write_are_known() {
     let (one, other) = (begin(1..4).expect("it is recorded"), begin(3..5).expect("it is recorded"));
     reads.read_whole(INODE, 2..4, None, ms(110));
     assert_eq!(reads.overtaken(INODE, one), BTreeSet::from([2, 3]));
-    reads.write_ends(INODE, one, None, ms(120));
+    reads.write_ends(INODE, one, (None, None), ms(120));
     reads.read_whole(INODE, 0..5, None, ms(130));
     assert_eq!(reads.overtaken(INODE, other), BTreeSet::from([3, 4]));
     assert!(reads.overtaken(INODE, one).is_empty());
+}
+
+#[test]
+fn a_thread_reads_after_its_own_write_of_pages() {
+    let thread = Thread::new(1);
+    let cut = End { is_cut: true, ..ends_at(PAGE + 9) };
+    let asked = |reader: Option<Thread>, change: fn(&ShortReads<()>)| {
+        let reads = recorded();
+        reads.changed(INODE, ms(99));
+        let begun = reads.write_begins(INODE, PAGE + 9, (0..0, [None, Some(1)]), ms(100)).expect("it is recorded");
+        reads.write_ends(INODE, begun, (thread, None), ms(110));
+        change(&reads);
+        let begun = reads.read_begins(INODE, 1..2, reader, ms(112)).map(|(_, begun)| begun);
+        reads.answer(INODE, 1..2, Some(cut), ((ms(112), ms(113)), begun.as_ref()), |_| {})
+    };
+    assert_eq!(asked(thread, |_| {}), ShortRead::Taken, "the kernel has processed the reply before");
+    assert_eq!(asked(Thread::new(2), |_| {}), ShortRead::AskedAgain, "it may not have");
+    assert_eq!(asked(None, |_| {}), ShortRead::AskedAgain, "it may not have");
+    assert_eq!(asked(thread, |reads| reads.changed(INODE, ms(111))), ShortRead::AskedAgain, "crossed since");
+    assert_eq!(asked(thread, |reads| reads.changed(INODE, ms(112))), ShortRead::AskedAgain, "crossed since");
 }
