@@ -18,6 +18,8 @@ use weft_protocol::{ClusterMap, Error, MapEpoch, NodeId, NodeRecord, Result, Ses
 
 /// Nodes that are asked for the map, when the root shard's does not answer.
 const OTHERS_ASKED: usize = 3;
+/// A node that has taken this long to say nothing was waited for.
+const WAITED_MS: u64 = 1000;
 
 /// What gives up the wait for a lock that a call has begun, by this reply to it.
 fn cancel_of(change: &Message, reply: &Message) -> Option<ShardRequest> {
@@ -116,24 +118,28 @@ impl<S: Shell> Calls<S> {
 
     /// Looks for a newer map than that of this epoch, beside a node that does not answer: at the root shard's node, and
     /// at some others if that does not answer. Both may have left the file system, the root shard's before the client
-    /// has heard that this has moved.
+    /// has heard that this has moved. Nodes that were heard of lately are asked alone, if there are any, and after one
+    /// that was waited for nobody is: several that hang would be waited for one after the other.
     async fn has_newer_map(&self, epoch: MapEpoch, beside: NodeId) -> bool {
         if self.map_epoch() > epoch {
             return true;
         }
         let map = self.map();
-        let root = map.node_of(ShardId::ROOT).filter(|root| *root != beside);
-        if let Some(root) = root
-            && self.refresh_map(root).await.is_ok()
-        {
-            return self.map_epoch() > epoch;
-        }
-        let others = map.nodes.iter().map(|node| node.id).filter(|node| *node != beside && Some(*node) != root);
-        for node in others.take(OTHERS_ASKED) {
-            // It is no answer either that one of them is away.
-            let _ = self.refresh_map(node).await;
+        let root = map.node_of(ShardId::ROOT);
+        let others = map.nodes.iter().map(|node| node.id).filter(|node| Some(*node) != root);
+        let all = root.into_iter().chain(others).filter(|node| *node != beside);
+        let (heard, unheard): (Vec<_>, Vec<_>) = all.partition(|node| map.shards_at(*node).any(|it| self.hears(it)));
+        let asked = if heard.is_empty() { unheard } else { heard };
+        for node in asked.into_iter().take(1 + OTHERS_ASKED) {
+            let began_ms = self.shell.now_ms();
+            let refreshed = self.refresh_map(node).await;
             if self.map_epoch() > epoch {
                 return true;
+            }
+            // What the root shard's node says is final. It is no answer that another one is away.
+            let is_final = refreshed.is_ok() && Some(node) == root;
+            if is_final || self.shell.now_ms() >= began_ms + WAITED_MS {
+                break;
             }
         }
         false

@@ -123,6 +123,29 @@ fn calls_to_a_stopped_node_fail_after_the_soft_time_and_work_when_it_goes_on() {
     }
 }
 
+/// The soft times of nodes that hang do not add up: a call that waits for one asks others for a newer map, and waits for
+/// one of these at most.
+#[test]
+fn a_call_waits_for_two_nodes_at_most_however_many_hang() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("several-hang");
+    ground.weft(&["up", "e2e", "--nodes", "6", "--identity-per-node"]);
+    let mount_point = mounted(&ground, &["--soft", "2s"]);
+    let pids = pids(&ground);
+    let stopped: Vec<_> = pids[..5].iter().map(|pid| Stopped::new(*pid)).collect();
+    let failed = fs::metadata(mount_point.join("new")).expect_err("the shard of / is at a stopped node");
+    assert_eq!(failed.raw_os_error(), Some(EIO));
+    let logs = fs::read_dir(ground.path("run/weft/e2e/mounts")).expect("records of mounts");
+    let logs =
+        logs.map(|entry| entry.expect("an entry").path()).filter(|path| path.extension() == Some("log".as_ref()));
+    let said: String = logs.map(|log| fs::read_to_string(log).expect("a log")).collect();
+    let hung = (0..6).filter(|number| said.contains(&format!("node n{number:02} does not answer"))).count();
+    assert!((1..=2).contains(&hung), "{hung} nodes were waited for: {said}");
+    drop(stopped);
+}
+
 #[test]
 fn a_killed_program_does_not_wait_for_a_stopped_node() {
     if !can_mount() {
