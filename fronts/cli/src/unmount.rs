@@ -171,8 +171,10 @@ fn end_process(mount: &Mount, force: bool) -> Outcome<()> {
         processes::end_all(&[mount.process], Duration::ZERO, FORCED_PATIENCE);
         return Ok(());
     }
-    Err(Failure::new(format!("{mount_point}: unmounted, but its process {pid} still writes back"))
-        .remedy(format!("wait for process {pid} to end; `weft debug stuck` shows what it waits for")))
+    Err(Failure::new(format!("{mount_point}: unmounted, but its process {pid} goes on")).remedy(format!(
+        "it writes back, which `weft debug stuck` shows, or the mount is used in another mount namespace (a container, \
+         unshare -m): wait for process {pid} to end, or end what has that"
+    )))
 }
 
 /// A connection that could not be aborted ends with its process, unless a thread of that waits for the process itself.
