@@ -133,7 +133,7 @@ class Bench:
             "striped strided": f"mpi,strided{more}:weft:{NAME}:/striped/strided",
         }
         if collective:
-            found["split, own errors"] = f"mpi,segmented{more},weft_write_errors/own:weft:{NAME}:/split/own-errors"
+            found["split, own errors"] = f"mpi,segmented{more},weft_errors/own:weft:{NAME}:/split/own-errors"
         else:
             found["split, immediate"] = f"mpi,segmented,weft_visibility/immediate:weft:{NAME}:/split/immediate"
         if self.mount and self.options.mpi == "mpich":

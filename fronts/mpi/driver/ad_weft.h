@@ -48,9 +48,11 @@ struct ad_weft_file {
     int is_split;    /* each rank has a part */
     int is_deferred; /* and publishes what it writes there when it synchronizes or closes */
     int is_single;   /* there are no other ranks */
-    int agrees_on_writes; /* a collective write of a split file waits for all ranks, and fails at all */
+    int agrees_on_errors; /* collective reads and writes of a split file wait for all ranks, and fail at all */
     int has_written; /* since the last collective read of such a file */
     int failed;      /* -errno of a collective write of a split file, which the other ranks are not told of yet */
+    int is_exchanging;  /* ROMIO makes a collective access with an exchange of data between ranks */
+    int exchange_error; /* -errno of the first access of this rank that failed meanwhile; 0 outside */
     MPI_Comm node;   /* the ranks of this machine, or MPI_COMM_NULL before they have published together */
 };
 
@@ -149,8 +151,8 @@ struct ad_weft_layout ad_weft_layout(weft_file_t file);
  * else whether this process has a library that relies on it. */
 int ad_weft_is_immediate(ADIO_File fd);
 
-/* Returns whether a collective write of a split file waits for all ranks, and fails at all: as the hint says. */
-int ad_weft_agrees_on_writes(ADIO_File fd);
+/* Returns whether collective reads and writes of a split file wait for all ranks, and fail at all: as the hint says. */
+int ad_weft_agrees_on_errors(ADIO_File fd);
 
 /* Sets the hints of split files that MPI_File_get_info() returns; they are removed from others. */
 void ad_weft_set_split_hints(ADIO_File fd);
@@ -227,8 +229,8 @@ void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatyp
 ssize_t ad_weft_write_part(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                            ADIO_Offset offset, ADIO_Status *status, int *error_code);
 
-/* Collective: of a split file each rank transfers its own access. A write ends with an agreement on its error, if the
- * hint weft_write_errors does not say otherwise. */
+/* Collective: of a split file each rank transfers its own access. They end with an agreement on the error; of a split
+ * file the hint weft_errors may say otherwise. */
 void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                                ADIO_Offset offset, ADIO_Status *status, int *error_code);
 void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,

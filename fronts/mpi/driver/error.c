@@ -1,12 +1,12 @@
 /* Maps errors of weft.h to MPI error codes.
  *
  * ADIOI_Err_create_code() maps errno values that have an error class. For the others it only has strerror(); here
- * MPI_ERR_IO carries the text of weft_strerror(), which names the node that did not answer or the key that was refused.
+ * MPI_ERR_IO carries the text of weft_strerror(): what was tried, at which offset, and why it failed.
  *
- * Blocking collective calls fail at every rank if they fail at one, so that all ranks make the same calls afterwards;
- * but a read fails at all only if it cannot show what was written before. Collective writes of a split file that do not
- * wait for all ranks, nonblocking ones and those with the hint weft_write_errors = own, fail at the rank alone, and the
- * next collective call that waits at all (docs/decisions/0028).
+ * Blocking collective calls fail at every rank if they fail at one, so that all ranks make the same calls afterwards.
+ * Collective accesses that do not wait for all ranks, nonblocking ones and of a split file those with the hint
+ * weft_errors = own, fail at the rank alone. After such a write of a split file the next collective call that waits
+ * fails at all ranks (docs/decisions/0028).
  */
 #include "ad_weft.h"
 #include <errno.h>

@@ -5,8 +5,9 @@
  *     weft_layout       layout of a new file: split (a part for each rank, on its node), whole
  *     weft_visibility   when others see what was written to a split file: immediate (when the write returns), sync (after
  *                       MPI's sync); immediate by default in processes that have HDF5 or PnetCDF
- *     weft_write_errors when a failed collective write of a split file is reported to all ranks: agreed (by the write,
- *                       which waits for all), own (by the next collective call that waits)
+ *     weft_errors       whether collective reads and writes of a split file agree on errors: agreed (they wait for all
+ *                       ranks, and fail at all), own (they wait for none; the next collective call that waits reports
+ *                       a failed write to all ranks)
  *     weft_spill        true: a rank whose node is full writes on to another node's part of a split file
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
@@ -22,7 +23,7 @@
 #define LAYOUT "weft_layout"
 #define VISIBILITY "weft_visibility"
 #define SPILL "weft_spill"
-#define WRITE_ERRORS "weft_write_errors"
+#define ERRORS "weft_errors"
 
 static void set_number(ADIO_File fd, const char *key, int value)
 {
@@ -54,7 +55,7 @@ static int is_known_visibility(const char *value)
     return strcmp(value, "immediate") == 0 || strcmp(value, "sync") == 0;
 }
 
-static int is_known_write_errors(const char *value)
+static int is_known_errors(const char *value)
 {
     return strcmp(value, "agreed") == 0 || strcmp(value, "own") == 0;
 }
@@ -87,7 +88,7 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
     install(fd, info, LAYOUT, is_known_layout);
     install(fd, info, SPILL, is_known_spill);
     install(fd, info, VISIBILITY, is_known_visibility);
-    install(fd, info, WRITE_ERRORS, is_known_write_errors);
+    install(fd, info, ERRORS, is_known_errors);
 }
 
 /* HDF5 and PnetCDF read, and write over, at one rank what another one has written, after a barrier without a sync. */
@@ -147,10 +148,10 @@ struct ad_weft_layout ad_weft_layout(weft_file_t file)
     return layout;
 }
 
-int ad_weft_agrees_on_writes(ADIO_File fd)
+int ad_weft_agrees_on_errors(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    return !(get_hint(fd, WRITE_ERRORS, value) && strcmp(value, "own") == 0);
+    return !(get_hint(fd, ERRORS, value) && strcmp(value, "own") == 0);
 }
 
 static void set_split_hint(ADIO_File fd, const char *key, const char *used)
@@ -165,7 +166,7 @@ static void set_split_hint(ADIO_File fd, const char *key, const char *used)
 void ad_weft_set_split_hints(ADIO_File fd)
 {
     set_split_hint(fd, VISIBILITY, ad_weft_file(fd)->is_deferred ? "sync" : "immediate");
-    set_split_hint(fd, WRITE_ERRORS, ad_weft_file(fd)->agrees_on_writes ? "agreed" : "own");
+    set_split_hint(fd, ERRORS, ad_weft_file(fd)->agrees_on_errors ? "agreed" : "own");
 }
 
 /* The hints of a file that is neither striped nor split stay unset, unless the program has set them. */

@@ -32,7 +32,7 @@ struct open_result {
     char text[AD_WEFT_TEXT];
     struct ad_weft_name name;
     struct ad_weft_layout layout;
-    int agrees_on_writes;  /* at all ranks or at none, whatever their hints say */
+    int agrees_on_errors;  /* at all ranks or at none, whatever their hints say */
     ADIO_Offset size;      /* for MPI_MODE_APPEND */
     int handle_bytes;      /* 0: no handle, each rank opens the file */
 };
@@ -165,7 +165,7 @@ static void open_first(ADIO_File fd, int access_mode, struct open_result *result
         return;
     }
     result->layout = ad_weft_layout(ad_weft_file(fd)->file);
-    result->agrees_on_writes = ad_weft_agrees_on_writes(fd);
+    result->agrees_on_errors = ad_weft_agrees_on_errors(fd);
     if (access_mode & ADIO_APPEND)
         result->size = ad_weft_size(fd);
     if (result->layout.is_split ? !ad_weft_is_immediate(fd) : !is_single)
@@ -214,7 +214,7 @@ static void finish(ADIO_File fd, int access_mode, const struct open_result *resu
     ad_weft_set_layout(fd, result->layout);
     ad_weft_file(fd)->is_split = result->layout.is_split;
     ad_weft_file(fd)->is_deferred = result->layout.is_split && result->handle_bytes > 0;
-    ad_weft_file(fd)->agrees_on_writes = result->agrees_on_writes;
+    ad_weft_file(fd)->agrees_on_errors = result->agrees_on_errors;
     ad_weft_file(fd)->is_single = is_single;
     ad_weft_set_split_hints(fd);
     fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;

@@ -5,7 +5,11 @@
  * program's.
  *
  * Collective calls exchange no data where the file is split: each rank's bytes belong into its own part, and two-phase
- * would bring them to another node first. A collective write ends with an agreement on its error.
+ * would bring them to another node first. Collective calls end with an agreement on the error.
+ *
+ * Invariant: during ROMIO's two-phase no access returns an error. ROMIO would return at once at the rank that got it,
+ * and the other ranks wait for that one's data forever. The error is noted, the rank's other accesses of the call are
+ * skipped (what ROMIO would write next may have holes that it could not read), and the agreement reports it.
  *
  * A read at end of file is short, not an error; the status has the byte count. */
 #include "ad_weft.h"
@@ -54,9 +58,12 @@ static int is_shared(ADIO_File fd)
     return ad_weft_file(fd)->is_deferred && fd->shared_fp_fd != ADIO_FILE_NULL;
 }
 
-/* Before and after such an access: a read sees what was published, a write is published. Return -errno on failure. */
-static int begin_shared(ADIO_File fd, int is_write)
+/* Before and after an access. If it is such a one, a read sees what was published, a write is published. Return -errno
+ * on failure. */
+static int begin_access(ADIO_File fd, int is_write)
 {
+    if (ad_weft_file(fd)->exchange_error < 0)
+        return ad_weft_file(fd)->exchange_error;
     return is_shared(fd) && !is_write ? ad_weft_publish(fd) : 0;
 }
 
@@ -66,6 +73,16 @@ static ssize_t end_shared(ADIO_File fd, int is_write, ssize_t moved)
     return error < 0 ? error : moved;
 }
 
+/* Returns the MPI error code of a failed access, of which ROMIO learns nothing while it exchanges data. */
+static int failed(ADIO_File fd, const char *where, int error)
+{
+    struct ad_weft_file *open = ad_weft_file(fd);
+    if (!open->is_exchanging)
+        return ad_weft_error(where, fd->filename, error, NULL);
+    open->exchange_error = error;
+    return MPI_SUCCESS;
+}
+
 static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                    ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
@@ -73,13 +90,13 @@ static void contig(ADIO_File fd, int is_write, void *buf, int count, MPI_Datatyp
     MPI_Type_size_x(datatype, &size);
     if (file_ptr_type == ADIO_INDIVIDUAL)
         offset = fd->fp_ind;
-    ssize_t moved = begin_shared(fd, is_write);
+    ssize_t moved = begin_access(fd, is_write);
     if (moved == 0)
         moved = contiguous(ad_weft_file(fd), is_write, buf, (size_t)size * (size_t)count, offset);
     moved = end_shared(fd, is_write, moved);
     fd->fp_sys_posn = -1;
     if (moved < 0) {
-        *error_code = ad_weft_error(is_write ? "ad_weft_write" : "ad_weft_read", fd->filename, (int)moved, NULL);
+        *error_code = failed(fd, is_write ? "ad_weft_write" : "ad_weft_read", (int)moved);
         return;
     }
     if (is_write)
@@ -110,12 +127,13 @@ static void move_pointer(ADIO_File fd, struct ad_weft_walk *walk, ADIO_Offset by
 static ssize_t transfer_locked(ADIO_File fd, int is_write, struct ad_weft_access *access)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
-    if (!fd->atomicity) {
-        int failed = begin_shared(fd, is_write);
-        return failed < 0 ? failed : end_shared(fd, is_write, transfer_all(open, is_write, access));
-    }
+    int error = fd->atomicity ? open->exchange_error : begin_access(fd, is_write);
+    if (error < 0)
+        return error;
+    if (!fd->atomicity)
+        return end_shared(fd, is_write, transfer_all(open, is_write, access));
     struct weft_lock lock = range_of(access, is_write);
-    int error = weft_lock(open->file, &lock, 1, 0);
+    error = weft_lock(open->file, &lock, 1, 0);
     if (error < 0)
         return error;
     ssize_t moved = transfer_all(open, is_write, access);
@@ -123,7 +141,7 @@ static ssize_t transfer_locked(ADIO_File fd, int is_write, struct ad_weft_access
     return moved >= 0 && error < 0 ? error : moved;
 }
 
-/* Returns the number of bytes or -errno, which is in `error_code` too. */
+/* Returns the number of bytes or -errno, which is in `error_code` too, unless ROMIO exchanges data. */
 static ssize_t strided(ADIO_File fd, int is_write, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                     ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
@@ -139,7 +157,7 @@ static ssize_t strided(ADIO_File fd, int is_write, const void *buf, int count, M
     }
     fd->fp_sys_posn = -1;
     if (moved < 0) {
-        *error_code = ad_weft_error(where, fd->filename, (int)moved, NULL);
+        *error_code = failed(fd, where, (int)moved);
         return moved;
     }
     if (is_write && moved > 0)
@@ -173,10 +191,20 @@ void ad_weft_write_strided(ADIO_File fd, const void *buf, int count, MPI_Datatyp
     strided(fd, 1, buf, count, datatype, file_ptr_type, offset, status, error_code);
 }
 
-/* Has a collective read see what the ranks have written before, as it does in other layouts. Returns 0 or -errno. */
-static int share_writes(ADIO_File fd)
+/* Ends a collective access with an agreement on its error. `error` is this rank's own, 0 or -errno. */
+static void agree(ADIO_File fd, const char *where, int error, int *error_code)
+{
+    int agreed = ad_weft_agree(fd, error);
+    if (agreed < 0)
+        *error_code = ad_weft_agreed_error(where, fd->filename, error, agreed);
+}
+
+/* Has a collective read see what the ranks have written before, as it does in other layouts. Returns the error that all
+ * ranks have agreed on, or 0; `own` is 0, or the -errno of this rank alone. */
+static int share_writes(ADIO_File fd, int *own)
 {
     struct ad_weft_file *open = ad_weft_file(fd);
+    *own = 0;
     if (fd->access_mode & ADIO_RDONLY || !open->is_deferred)
         return 0;
     int has_written = ad_weft_reduce(fd, open->has_written, MPI_MAX);
@@ -184,26 +212,27 @@ static int share_writes(ADIO_File fd)
     if (!has_written)
         return 0;
     int agreed = ad_weft_agree(fd, ad_weft_with_failed(fd, ad_weft_publish_together(fd)));
-    return agreed < 0 ? agreed : ad_weft_publish(fd);
+    if (agreed == 0)
+        *own = ad_weft_publish(fd);
+    return agreed;
 }
 
-static void read_shared(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+static void read_of_all(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                         ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
-    int error = share_writes(fd);
-    if (error < 0)
-        *error_code = ad_weft_error("ad_weft_read_strided_coll", fd->filename, error, NULL);
+    static const char where[] = "ad_weft_read_strided_coll";
+    int own, agreed = share_writes(fd, &own);
+    if (agreed < 0) {
+        *error_code = ad_weft_error(where, fd->filename, agreed, NULL);
+        return;
+    }
+    ssize_t moved = own;
+    if (own < 0)
+        *error_code = ad_weft_error(where, fd->filename, own, NULL);
     else
-        strided(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
-}
-
-void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
-                               ADIO_Offset offset, ADIO_Status *status, int *error_code)
-{
-    if (ad_weft_file(fd)->is_split)
-        read_shared(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
-    else
-        ADIOI_GEN_ReadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+        moved = strided(fd, 0, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    if (ad_weft_file(fd)->agrees_on_errors)
+        agree(fd, where, (int)MPL_MIN(moved, 0), error_code);
 }
 
 ssize_t ad_weft_write_part(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
@@ -217,20 +246,44 @@ static void write_of_all(ADIO_File fd, const void *buf, int count, MPI_Datatype 
                          ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
     ssize_t moved = ad_weft_write_part(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
-    if (!ad_weft_file(fd)->agrees_on_writes) {
+    if (ad_weft_file(fd)->agrees_on_errors)
+        agree(fd, "ad_weft_write_strided_coll", (int)MPL_MIN(moved, 0), error_code);
+    else
         ad_weft_note_failed(ad_weft_file(fd), moved);
+}
+
+static void begin_exchange(ADIO_File fd)
+{
+    ad_weft_file(fd)->is_exchanging = 1;
+}
+
+static void end_exchange(ADIO_File fd, const char *where, int *error_code)
+{
+    int error = ad_weft_file(fd)->exchange_error;
+    ad_weft_file(fd)->is_exchanging = ad_weft_file(fd)->exchange_error = 0;
+    agree(fd, where, error, error_code);
+}
+
+void ad_weft_read_strided_coll(ADIO_File fd, void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
+                               ADIO_Offset offset, ADIO_Status *status, int *error_code)
+{
+    if (ad_weft_file(fd)->is_split) {
+        read_of_all(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
         return;
     }
-    int error = moved < 0 ? (int)moved : 0, agreed = ad_weft_agree(fd, error);
-    if (agreed < 0)
-        *error_code = ad_weft_agreed_error("ad_weft_write_strided_coll", fd->filename, error, agreed);
+    begin_exchange(fd);
+    ADIOI_GEN_ReadStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    end_exchange(fd, "ad_weft_read_strided_coll", error_code);
 }
 
 void ad_weft_write_strided_coll(ADIO_File fd, const void *buf, int count, MPI_Datatype datatype, int file_ptr_type,
                                 ADIO_Offset offset, ADIO_Status *status, int *error_code)
 {
-    if (ad_weft_file(fd)->is_split)
+    if (ad_weft_file(fd)->is_split) {
         write_of_all(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
-    else
-        ADIOI_GEN_WriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+        return;
+    }
+    begin_exchange(fd);
+    ADIOI_GEN_WriteStridedColl(fd, buf, count, datatype, file_ptr_type, offset, status, error_code);
+    end_exchange(fd, "ad_weft_write_strided_coll", error_code);
 }

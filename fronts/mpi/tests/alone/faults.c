@@ -201,7 +201,7 @@ static void one_full(MPI_File file)
 /* A collective write fails at its process, and the next call that waits for all at all of them, once. */
 static void one_alone(const char *name)
 {
-    MPI_File file = hinted(name, MPI_MODE_CREATE | MPI_MODE_RDWR, "weft_write_errors", "own");
+    MPI_File file = hinted(name, MPI_MODE_CREATE | MPI_MODE_RDWR, "weft_errors", "own");
     char *bytes = calloc(1, MIB);
     int writes = fill_one(file, bytes), count = rank == 1 ? MIB : 0;
     int expected = rank == 1 ? MPI_ERR_NO_SPACE : MPI_SUCCESS;
@@ -249,12 +249,46 @@ static void one_spills(const char *name)
     free(bytes);
 }
 
+static int read_together(MPI_File file, MPI_Offset offset, char *bytes)
+{
+    return agreed(class_of(MPI_File_read_at_all(file, offset, bytes, MIB, MPI_BYTE, MPI_STATUS_IGNORE)));
+}
+
+/* Each process's MiB is on a node of its own, one of which is lost: collective calls fail at all processes, also where
+ * one process reads and writes for all, in several rounds. */
+static void lost_stripe(MPI_File file, char *bytes)
+{
+    enum { PIECE = 1 << 16 };
+    MPI_Datatype pieces;
+    MPI_Info hints;
+    MPI_Offset own = (MPI_Offset)rank * MIB;
+    CHECK(read_together(file, own, bytes) == MPI_ERR_IO);
+    int class = class_of(MPI_File_write_at_all(file, own, bytes, MIB, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(agreed(class) == MPI_ERR_IO);
+    MPI_Info_create(&hints);
+    MPI_Info_set(hints, "cb_buffer_size", "131072");
+    CHECK(MPI_Type_vector(MIB / PIECE, PIECE, PIECE * processes, MPI_BYTE, &pieces) == MPI_SUCCESS);
+    CHECK(MPI_Type_commit(&pieces) == MPI_SUCCESS);
+    class = class_of(MPI_File_set_view(file, (MPI_Offset)rank * PIECE, MPI_BYTE, pieces, "native", hints));
+    CHECK(class == MPI_SUCCESS);
+    CHECK(read_together(file, 0, bytes) == MPI_ERR_IO);
+    class = class_of(MPI_File_write_at_all(file, 0, bytes, MIB, MPI_BYTE, MPI_STATUS_IGNORE));
+    CHECK(agreed(class) == MPI_ERR_IO);
+    CHECK(read_together(file, 0, bytes) == MPI_ERR_IO);
+    MPI_Type_free(&pieces);
+    MPI_Info_free(&hints);
+    agreed(class_of(MPI_File_close(&file)));
+}
+
 /* What lay on the node is lost. Nobody waits for ever, collective calls fail at all processes or at none, and new files
  * can be made. */
 static void lost(MPI_File file, const char *name, const char *node)
 {
     MPI_Offset own = rank * SEGMENT;
     char *bytes = calloc(1, MIB), again[512];
+    snprintf(again, sizeof again, "%s-striped", name);
+    MPI_File striped = hinted(again, MPI_MODE_CREATE | MPI_MODE_RDWR, "striping_factor", "4");
+    CHECK(written(striped, (MPI_Offset)rank * MIB, bytes, 1 + rank) == MPI_SUCCESS);
     CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
     CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -265,13 +299,20 @@ static void lost(MPI_File file, const char *name, const char *node)
     CHECK(class == MPI_SUCCESS || class == MPI_ERR_IO);
     class = agreed(class_of(MPI_File_sync(file)));
     CHECK(class == MPI_SUCCESS || class == MPI_ERR_IO);
-    int readable = 0;
+    MPI_Offset wanted = own; /* what cannot be read, if there is something: a process goes on reading its own part */
+    int readable = 0, is_any_lost;
     for (int other = 0; other < processes; other++) {
         class = read_back(file, other * SEGMENT, bytes, 1 + other);
         CHECK(class == MPI_SUCCESS || class == MPI_ERR_IO);
         readable += class == MPI_SUCCESS;
+        wanted = class == MPI_SUCCESS ? wanted : other * SEGMENT;
     }
+    int is_lost = readable < processes;
+    MPI_Allreduce(&is_lost, &is_any_lost, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    read_together(file, wanted, bytes); /* fails for the writes, too */
+    CHECK(read_together(file, wanted, bytes) == (is_any_lost ? MPI_ERR_IO : MPI_SUCCESS));
     agreed(class_of(MPI_File_close(&file)));
+    lost_stripe(striped, bytes);
     snprintf(again, sizeof again, "%s-again", name);
     CHECK(opened(again, MPI_MODE_CREATE | MPI_MODE_RDWR, &file) == MPI_SUCCESS);
     CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);

@@ -219,14 +219,17 @@ static void visible_at_once(const char *place)
     OK(MPI_File_close(&file));
 }
 
-/* Whether a collective write waits for all is told, and a value that is none is passed over. */
-static void write_errors(const char *place)
+/* Whether collective calls wait for all is told, and a value that is none is passed over. */
+static void agreement(const char *place)
 {
     static const char *const values[][2] = {{"own", "own"}, {"agreed", "agreed"}, {"never", "agreed"}};
     for (size_t index = 0; index < sizeof values / sizeof *values; index++) {
-        MPI_File file = split_with(place, "write-errors", "weft_write_errors", values[index][0]);
-        check_hint(file, "weft_write_errors", values[index][1]);
+        MPI_File file = split_with(place, "agreement", "weft_errors", values[index][0]);
+        check_hint(file, "weft_errors", values[index][1]);
         OK(MPI_File_write_at_all(file, rank, "x", 1, MPI_BYTE, MPI_STATUS_IGNORE));
+        char byte = 0;
+        OK(MPI_File_read_at_all(file, (rank + 1) % processes, &byte, 1, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(byte == 'x');
         OK(MPI_File_close(&file));
     }
 }
@@ -240,6 +243,6 @@ const struct test mode_tests[] = {
     {"deleted-on-close", deleted_on_close},
     {"hints", hints},
     {"visible-at-once", visible_at_once},
-    {"write-errors", write_errors},
+    {"agreement", agreement},
     {NULL, NULL},
 };
