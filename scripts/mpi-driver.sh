@@ -154,7 +154,8 @@ compile_driver() {
 build_driver() {
     local build=$romio/build
     compile_driver "$cc" \
-        "$flags -isystem $build/adio/include -isystem $build/include -isystem $build/mpl/include"
+        "$flags -isystem $build/adio/include -isystem $build/include -isystem $build/mpl/include" \
+        "$mpi"/romio/preload.c
     "$cc" -shared -o "$destination/libweft-romio.so.new" "$destination"/objects/*.o \
         -Wl,--whole-archive "$build/.libs/libromio.a" -Wl,--no-whole-archive "$build/mpl/.libs/libmpl.a" \
         "$binaries/libweft_c.a" -Wl,-soname,libweft-romio.so -Wl,--version-script="$mpi/romio/exports.map" \

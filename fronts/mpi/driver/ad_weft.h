@@ -16,8 +16,8 @@
  *     publish.c      publishes what ranks have written to split files
  *     error.c        errno to MPI error class
  *
- * Not here: ROMIO itself, which scripts/mpi-driver.sh fetches and builds, and its glue to libmpich and Open MPI
- * (../romio/). The same sources are compiled for both ROMIOs.
+ * Not here: ROMIO itself, which scripts/mpi-driver.sh fetches and builds, its glue to libmpich and Open MPI, and what
+ * refuses programs of another MPI (../romio/). The same sources are compiled for both ROMIOs.
  */
 #ifndef AD_WEFT_H
 #define AD_WEFT_H

@@ -2,9 +2,10 @@
 //! skipped, and says so, where what it needs is not installed.
 
 use super::{
-    Ground, NAME, a_lost_node_is_survived, children_and_a_full_node_are_survived, compiler, data_goes_by_ucx, expect,
-    package, place, run, suite_sources, text,
+    Ground, NAME, a_lost_node_is_survived, built, children_and_a_full_node_are_survived, compiler, data_goes_by_ucx,
+    expect, package, place, run, suite_sources, text,
 };
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_mpi::Mpi;
@@ -143,6 +144,19 @@ fn names_lead_to_file_systems_mounts_and_this_machine() {
         expect(&mut mpiexec(&ground, &pnetcdf, &["mount/pnetcdf.nc"]), "pnetcdf holds");
     }
     ground.up.weft(&["umount", &mount.display().to_string()]);
+}
+
+/// Without a word it would be a segmentation fault in MPI_Info_dup().
+#[test]
+fn the_driver_for_mpich_refuses_a_program_of_open_mpi() {
+    let Some(ground) = ground("refused") else { return };
+    if built().is_none() {
+        return;
+    }
+    let told = ground.mpiexec(2, &grid(), &["weft:/grid", "300"]).output().expect("it runs");
+    let said = text(&told.stderr);
+    assert!(!told.status.success() && told.status.signal().is_none(), "{told:?}");
+    assert!(said.contains("is a program of Open MPI") && said.contains("remedy: `weft mpiexec --launcher"), "{said}");
 }
 
 fn faults() -> PathBuf {
