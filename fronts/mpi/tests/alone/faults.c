@@ -1,5 +1,6 @@
 /* Programs that go wrong: faults FILE WHAT
- *     killed     process 1 dies between its write and its close
+ *     killed     process 1 dies between its writes and its close; the others go on
+ *     left       finds what those have written to a whole file; left-split: to a split one
  *     missing    process 1 dies while the others wait for it in a collective write
  *     full       all write until there is no space
  *     one-full   process 1 writes to a split file until there is no space, the others go on
@@ -11,6 +12,7 @@
  *     denied     process 0 has a key of a user who may read the file only
  *     nowhere    there is no file system of the name */
 #include "../programs/suite.h"
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,15 +54,6 @@ static void read_only(const char *name, int class)
     CHECK(opened(name, MPI_MODE_CREATE | MPI_MODE_WRONLY, &file) == class);
     CHECK(opened(name, MPI_MODE_RDONLY, &file) == MPI_SUCCESS);
     CHECK(MPI_File_read_at_all(file, 0, bytes, sizeof bytes, MPI_BYTE, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    MPI_File_close(&file);
-}
-
-static void killed(MPI_File file)
-{
-    CHECK(MPI_File_write_at(file, rank, "x", 1, MPI_BYTE, MPI_STATUS_IGNORE) == MPI_SUCCESS);
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == 1)
-        kill(getpid(), SIGKILL);
     MPI_File_close(&file);
 }
 
@@ -107,6 +100,92 @@ static int read_back(MPI_File file, MPI_Offset offset, char *bytes, int value)
     for (int at = 0; at < MIB; at++)
         CHECK(bytes[at] == value);
     return class;
+}
+
+/* A launcher that learns of a dead process ends all others. It learns of it by descriptors, which this holds, too. */
+static pid_t holder(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(execlp("sleep", "sleep", "250", NULL));
+    return child;
+}
+
+/* Returns when it is dead. */
+static void end(pid_t process)
+{
+    char name[64], state;
+    int is_there = 1;
+    snprintf(name, sizeof name, "/proc/%d/stat", (int)process);
+    CHECK(kill(process, SIGKILL) == 0);
+    while (is_there) {
+        FILE *about = fopen(name, "r");
+        is_there = about != NULL && fscanf(about, "%*d (%*[^)]) %c", &state) == 1 && state != 'Z';
+        if (about != NULL)
+            fclose(about);
+        sched_yield();
+    }
+}
+
+/* Process 1 never ends; the others wait until it has begun. */
+static void write_until_killed(MPI_File file, char *bytes)
+{
+    while (rank == 1)
+        CHECK(written(file, 0, bytes, 99) == MPI_SUCCESS);
+    for (*bytes = 0; *bytes != 99;)
+        CHECK(class_of(MPI_File_read_at(file, 0, bytes, 1, MPI_BYTE, MPI_STATUS_IGNORE)) == MPI_SUCCESS);
+}
+
+/* What all have synchronized lies in the first MiB of their segments, what the living have written later in the second,
+ * and there is what process 1 had not synchronized. It dies while it locks the second file again and again. */
+static void killed(MPI_File file, const char *name)
+{
+    char *bytes = calloc(1, MIB), other[512];
+    pid_t process1[2] = {getpid(), rank == 1 ? holder() : 0};
+    MPI_Comm living;
+    MPI_File locked;
+    MPI_Offset own = rank * SEGMENT, size;
+    snprintf(other, sizeof other, "%s-locked", name);
+    CHECK(opened(other, MPI_MODE_CREATE | MPI_MODE_RDWR, &locked) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_set_atomicity(locked, 1)) == MPI_SUCCESS);
+    CHECK(written(file, own, bytes, 1 + rank) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_sync(file)) == MPI_SUCCESS);
+    CHECK(rank != 1 || written(file, own + MIB, bytes, 99) == MPI_SUCCESS);
+    MPI_Bcast(process1, sizeof process1, MPI_BYTE, 1, MPI_COMM_WORLD);
+    MPI_Comm_split(MPI_COMM_WORLD, rank == 1, rank, &living);
+    write_until_killed(locked, bytes);
+    MPI_Barrier(living);
+    if (rank == 0)
+        end(process1[0]);
+    MPI_Barrier(living);
+    CHECK(written(file, own + MIB, bytes, 21 + rank) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_get_size(file, &size)) == MPI_SUCCESS); /* publishes; a sync would wait for the dead one */
+    CHECK(written(locked, 0, bytes, 21 + rank) == MPI_SUCCESS);
+    MPI_Barrier(living);
+    if (rank == 0)
+        end(process1[1]);
+    _exit(0); /* without MPI_Finalize(), which would wait for the dead one */
+}
+
+/* Another program finds that. Of a whole file a write that has returned is there, of a split one nothing that was not
+ * synchronized. */
+static void left(const char *name, int of_the_dead)
+{
+    char *bytes = calloc(1, MIB), other[512];
+    MPI_File file;
+    CHECK(opened(name, MPI_MODE_RDWR, &file) == MPI_SUCCESS);
+    for (int writer = 0; writer < processes; writer++) {
+        CHECK(read_back(file, writer * SEGMENT, bytes, 1 + writer) == MPI_SUCCESS);
+        CHECK(read_back(file, writer * SEGMENT + MIB, bytes, writer == 1 ? of_the_dead : 21 + writer) == MPI_SUCCESS);
+    }
+    CHECK(class_of(MPI_File_close(&file)) == MPI_SUCCESS);
+    snprintf(other, sizeof other, "%s-locked", name);
+    CHECK(opened(other, MPI_MODE_RDWR, &file) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_set_atomicity(file, 1)) == MPI_SUCCESS);
+    CHECK(written(file, 0, bytes, 31) == MPI_SUCCESS);
+    CHECK(class_of(MPI_File_close(&file)) == MPI_SUCCESS);
+    free(bytes);
 }
 
 /* All processes get the same class. */
@@ -365,6 +444,10 @@ int main(int count, char **words)
         read_only(words[1], MPI_ERR_ACCESS);
     } else if (strcmp(words[2], "nowhere") == 0) {
         CHECK(opened(words[1], MPI_MODE_RDONLY, &file) == MPI_ERR_IO);
+    } else if (strcmp(words[2], "left") == 0) {
+        left(words[1], 99);
+    } else if (strcmp(words[2], "left-split") == 0) {
+        left(words[1], 0);
     } else if (strcmp(words[2], "one-spills") == 0) {
         one_spills(words[1]);
     } else if (strcmp(words[2], "one-alone") == 0) {
@@ -382,7 +465,7 @@ int main(int count, char **words)
         else if (strcmp(words[2], "missing") == 0)
             missing(file);
         else
-            killed(file);
+            killed(file, words[1]);
     }
     if (rank == 0)
         printf("as expected\n");
