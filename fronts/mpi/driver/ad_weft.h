@@ -154,11 +154,9 @@ int ad_weft_is_immediate(ADIO_File fd);
 /* Returns whether collective reads and writes of a split file wait for all ranks, and fail at all: as the hint says. */
 int ad_weft_agrees_on_errors(ADIO_File fd);
 
-/* Sets the hints of split files that MPI_File_get_info() returns; they are removed from others. */
-void ad_weft_set_split_hints(ADIO_File fd);
-
-/* Sets the layout hints that MPI_File_get_info() returns and collective buffering uses. */
-void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout);
+/* Sets the hints to the values in use, which MPI_File_get_info() returns, and of which collective buffering takes those
+ * of the layout. */
+void ad_weft_set_used_hints(ADIO_File fd, struct ad_weft_layout layout);
 
 /* ---- pattern.c ---- */
 

@@ -11,12 +11,14 @@
  *     weft_spill        true: a rank whose node is full writes on to another node's part of a split file
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
- * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the actual layout
- * of a striped or split file, and collective buffering aligns file domains to stripes. */
+ * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the values in use,
+ * given or not (only weft_layout is missing of a striped file, which the other two tell), and collective buffering
+ * aligns file domains to stripes. */
 #include "ad_weft.h"
 #include "hint_fns.h"
 #include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define RDMA "weft_rdma"
@@ -154,38 +156,38 @@ int ad_weft_agrees_on_errors(ADIO_File fd)
     return !(get_hint(fd, ERRORS, value) && strcmp(value, "own") == 0);
 }
 
-static void set_split_hint(ADIO_File fd, const char *key, const char *used)
+/* Without the hint the connection is as the client library's variable says. */
+static void set_rdma(ADIO_File fd)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    if (ad_weft_file(fd)->is_split)
-        ADIOI_Info_set(fd->info, key, used);
-    else if (get_hint(fd, key, value))
-        ADIOI_Info_delete(fd->info, key);
+    const char *of_process = getenv("WEFT_RDMA_REGISTRATION");
+    if (!get_hint(fd, RDMA, value))
+        ADIOI_Info_set(fd->info, RDMA, of_process != NULL ? of_process : "auto");
 }
 
-void ad_weft_set_split_hints(ADIO_File fd)
-{
-    set_split_hint(fd, VISIBILITY, ad_weft_file(fd)->is_deferred ? "sync" : "immediate");
-    set_split_hint(fd, ERRORS, ad_weft_file(fd)->agrees_on_errors ? "agreed" : "own");
-}
-
-/* The hints of a file that is neither striped nor split stay unset, unless the program has set them. */
-void ad_weft_set_layout(ADIO_File fd, struct ad_weft_layout layout)
+/* A program that has said striping_factor = 0, no number of nodes, gets that back of a file that is not striped:
+ * ROMIO's test of hints demands it. */
+static void set_layout(ADIO_File fd, struct ad_weft_layout layout)
 {
     char value[MPI_MAX_INFO_VAL + 1];
-    int is_set = get_hint(fd, LAYOUT, value);
-    if (layout.is_split || is_spilling(fd))
-        ADIOI_Info_set(fd->info, SPILL, layout.is_split && is_spilling(fd) ? "true" : "false");
-    if (layout.is_split)
-        ADIOI_Info_set(fd->info, LAYOUT, "split");
-    else if (is_set && layout.width <= 1)
-        ADIOI_Info_set(fd->info, LAYOUT, "whole");
-    else if (is_set)
+    if (layout.is_split || layout.width <= 1)
+        ADIOI_Info_set(fd->info, LAYOUT, layout.is_split ? "split" : "whole");
+    else if (get_hint(fd, LAYOUT, value))
         ADIOI_Info_delete(fd->info, LAYOUT);
-    if (layout.width <= 1 && fd->hints->striping_factor <= 0)
+    if (layout.width <= 1 && get_hint(fd, "striping_factor", value) && atoi(value) == 0)
         return;
     fd->hints->striping_factor = layout.width;
     fd->hints->striping_unit = layout.stripe;
     set_number(fd, "striping_factor", layout.width);
     set_number(fd, "striping_unit", layout.stripe);
+}
+
+void ad_weft_set_used_hints(ADIO_File fd, struct ad_weft_layout layout)
+{
+    const struct ad_weft_file *open = ad_weft_file(fd);
+    set_layout(fd, layout);
+    set_rdma(fd);
+    ADIOI_Info_set(fd->info, VISIBILITY, open->is_deferred ? "sync" : "immediate");
+    ADIOI_Info_set(fd->info, ERRORS, open->is_split && !open->agrees_on_errors ? "own" : "agreed");
+    ADIOI_Info_set(fd->info, SPILL, open->is_split && is_spilling(fd) ? "true" : "false");
 }

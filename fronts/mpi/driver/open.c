@@ -211,12 +211,11 @@ static void rename_to_path(ADIO_File fd, const struct ad_weft_name *name)
 static void finish(ADIO_File fd, int access_mode, const struct open_result *result, int is_single)
 {
     rename_to_path(fd, &result->name);
-    ad_weft_set_layout(fd, result->layout);
     ad_weft_file(fd)->is_split = result->layout.is_split;
     ad_weft_file(fd)->is_deferred = result->layout.is_split && result->handle_bytes > 0;
     ad_weft_file(fd)->agrees_on_errors = result->agrees_on_errors;
     ad_weft_file(fd)->is_single = is_single;
-    ad_weft_set_split_hints(fd);
+    ad_weft_set_used_hints(fd, result->layout);
     fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;
     if (access_mode & ADIO_APPEND)
         fd->fp_ind = result->size;

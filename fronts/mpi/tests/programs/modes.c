@@ -164,6 +164,23 @@ static void hints(const char *place)
     OK(MPI_File_close(&file));
 }
 
+/* Hints that nobody has given tell how the file is, too. */
+static void unhinted(const char *place)
+{
+    const char *name = in(place, "unhinted");
+    int is_split = strstr(name, "split/") != NULL;
+    MPI_File file;
+    OK(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file));
+    check_hint(file, "weft_layout", is_split ? "split" : "whole");
+    check_hint(file, "striping_factor", "1");
+    check_hint(file, "striping_unit", "0");
+    check_hint(file, "weft_visibility", is_split ? "sync" : "immediate");
+    check_hint(file, "weft_errors", "agreed");
+    check_hint(file, "weft_spill", "false");
+    check_hint(file, "weft_rdma", "auto");
+    OK(MPI_File_close(&file));
+}
+
 static void meet(void)
 {
     MPI_Barrier(MPI_COMM_WORLD);
@@ -242,6 +259,7 @@ const struct test mode_tests[] = {
     {"sizes", sizes},
     {"deleted-on-close", deleted_on_close},
     {"hints", hints},
+    {"unhinted", unhinted},
     {"visible-at-once", visible_at_once},
     {"agreement", agreement},
     {NULL, NULL},
