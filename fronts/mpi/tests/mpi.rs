@@ -1,7 +1,8 @@
 //! MPI programs on files of Weft: compiled by mpich's compilers, they know nothing of it, and run as 4 processes on 4
 //! nodes of this machine. `openmpi/` has those that are compiled by Open MPI's.
 //!
-//! `programs/` is a suite in C, a part for each kind of promise; `alone/` are programs of their own. The drivers are
+//! `programs/` is a suite in C, a part for each kind of promise; `alone/` are programs of their own; those of
+//! `examples/mpi` run, too. The drivers are
 //! built by `scripts/mpi-driver.sh` first, of what `cargo build --workspace` has built. Where the headers of an MPI are
 //! missing, or the sources of ROMIO cannot be fetched, the tests are skipped, and say so.
 
@@ -67,6 +68,11 @@ fn program(name: &str, sources: &[PathBuf]) -> PathBuf {
 /// Compiles one of the programs of their own.
 fn alone(name: &str) -> PathBuf {
     program(name, &[package().join("tests/alone").join(name).with_extension("c")])
+}
+
+/// A program of `examples/mpi`.
+fn example(name: &str) -> PathBuf {
+    package().join("../../examples/mpi").join(name)
 }
 
 fn suite_sources() -> [PathBuf; 5] {
@@ -181,7 +187,7 @@ fn files_with_a_part_for_each_process_keep_the_promises_too() {
     let words = ["weft:mpi:/split/", "interleaved", "requests", "shared", "made-by-one"];
     expect(ground.mpiexec(3, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");
     // What others read, and by other ways, is what was written.
-    let grid = program("grid-split", &[package().join("../../examples/mpi/grid.c")]);
+    let grid = program("grid-split", &[example("grid.c")]);
     let here = ground.up.directory().join("grid-here");
     for name in ["weft:/split/grid", &here.display().to_string()] {
         expect(&mut ground.mpiexec(4, &grid, &[name, "300"]), "all there");
@@ -300,8 +306,7 @@ fn hdf5_writes_and_reads_one_data_set() {
         return;
     };
     let program = built().expect("it is built").join("hdf5");
-    let source = package().join("tests/alone/hdf5.c");
-    run(compiler("mpicc.mpich", &program, &[source]).args(text(&flags.stdout).split_whitespace()));
+    run(compiler("mpicc.mpich", &program, &[example("hdf5.c")]).args(text(&flags.stdout).split_whitespace()));
     ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
     for name in ["weft:/grid.h5", "weft:/split/grid.h5"] {
         expect(&mut ground.mpiexec(4, &program, &[name]), "hdf5 holds");
@@ -317,14 +322,14 @@ fn python_programs_with_mpi4py_work() {
         eprintln!("skip: python3 has no mpi4py that was built for mpich");
         return;
     }
-    let vector = package().join("../../examples/mpi/vector.py").display().to_string();
+    let vector = example("vector.py").display().to_string();
     expect(&mut ground.mpiexec(4, Path::new("python3"), &[&vector, "weft:/vector"]), "4000 numbers: all there");
 }
 
 #[test]
 fn names_lead_to_file_systems_mounts_and_this_machine() {
     let Some(ground) = Ground::new("names") else { return };
-    let grid = program("grid", &[package().join("../../examples/mpi/grid.c")]);
+    let grid = program("grid", &[example("grid.c")]);
     let here = ground.up.directory().join("grid-here");
     let told = "4 processes, 300 x 300 numbers: all there";
     for name in ["weft:/grid", "weft:mpi:/grid-too", &here.display().to_string()] {

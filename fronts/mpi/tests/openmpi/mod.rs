@@ -3,7 +3,7 @@
 
 use super::{
     Ground, NAME, a_lost_node_is_survived, built, children_and_a_full_node_are_survived, compiler, data_goes_by_ucx,
-    expect, package, place, run, suite_sources, text,
+    example, expect, package, place, run, suite_sources, text,
 };
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -44,10 +44,10 @@ fn program(name: &str, sources: &[PathBuf], flags: &[String]) -> PathBuf {
 }
 
 fn grid() -> PathBuf {
-    program("grid", &[package().join("../../examples/mpi/grid.c")], &[])
+    program("grid", &[example("grid.c")], &[])
 }
 
-/// A program with a library, if that is installed.
+/// An example with a library, if that is installed.
 fn with_library(name: &str, library: &str, more: &[&str]) -> Option<PathBuf> {
     let told = Command::new("pkg-config").args(["--cflags", "--libs", library]).output();
     let Some(flags) = told.ok().filter(|told| told.status.success()) else {
@@ -56,7 +56,7 @@ fn with_library(name: &str, library: &str, more: &[&str]) -> Option<PathBuf> {
     };
     let flags = text(&flags.stdout);
     let flags: Vec<_> = flags.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect();
-    Some(program(name, &[package().join("tests/alone").join(name).with_extension("c")], &flags))
+    Some(program(name, &[example(&format!("{name}.c"))], &flags))
 }
 
 /// Whether Debian's Python can import these.
@@ -108,7 +108,7 @@ fn libraries_that_debian_has_built_for_open_mpi_work() {
     if let Some(netcdf) = with_library("netcdf", "netcdf-mpi", &[&headers]) {
         expect(&mut mpiexec(&ground, &netcdf, &["weft:/netcdf.nc"]), "netcdf holds");
     }
-    let example = |name: &str| package().join("../../examples/mpi").join(name).display().to_string();
+    let example = |name: &str| example(name).display().to_string();
     if python_has("mpi4py") {
         let words = [&*example("vector.py"), "weft:/vector"];
         expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "4000 numbers: all there");

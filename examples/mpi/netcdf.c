@@ -1,5 +1,11 @@
-/* A netCDF-4 program (over HDF5): each process writes its rows of one variable, and reads those of the next process:
- * netcdf FILE */
+/* One variable of a parallel netCDF-4 file, written in rows.
+ *
+ *     mpicc -o netcdf netcdf.c $(pkg-config --cflags --libs netcdf-mpi)
+ *     weft mpiexec -n 4 ./netcdf weft:/grid.nc
+ *
+ * Each process writes its rows, and reads those of the next process from the file that is opened again. Debian's
+ * netcdf-mpi is for Open MPI, and has its headers in /usr/lib/MACHINE/netcdf/mpi/include, of which pkg-config says
+ * nothing. */
 #include <mpi.h>
 #include <netcdf.h>
 #include <netcdf_par.h>

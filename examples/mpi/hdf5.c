@@ -1,5 +1,10 @@
-/* Parallel HDF5: all processes write one data set, each its columns, and read those of others, after a barrier, and from
- * the file that is opened again: hdf5 FILE */
+/* One data set of a parallel HDF5 file, written in columns.
+ *
+ *     mpicc -o hdf5 hdf5.c $(pkg-config --cflags --libs hdf5-mpich)     # hdf5-openmpi, where mpicc is Open MPI's
+ *     weft mpiexec -n 4 ./hdf5 weft:/grid.h5
+ *
+ * Each process writes its columns. Then it reads those of the next process, after a barrier, and once more from the
+ * file that is opened again. */
 #include <hdf5.h>
 #include <mpi.h>
 #include <stdio.h>

@@ -1,4 +1,10 @@
-/* A PnetCDF program: each process writes its rows of one variable, and reads those of the next process: pnetcdf FILE */
+/* One variable of a PnetCDF file, written in rows.
+ *
+ *     mpicc -o pnetcdf pnetcdf.c $(pkg-config --cflags --libs pnetcdf)
+ *     weft mpiexec -n 4 ./pnetcdf /mnt/job/grid.nc
+ *
+ * Each process writes its rows, and reads those of the next process from the file that is opened again. PnetCDF opens
+ * the file by open(2), too, so the file system has to be mounted. Debian's pnetcdf is for Open MPI. */
 #include <mpi.h>
 #include <pnetcdf.h>
 #include <stdio.h>
