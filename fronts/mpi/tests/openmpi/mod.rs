@@ -106,16 +106,22 @@ fn libraries_that_debian_has_built_for_open_mpi_work() {
     let multiarch = text(&Command::new("gcc").arg("-print-multiarch").output().expect("gcc runs").stdout);
     let headers = format!("-I/usr/lib/{}/netcdf/mpi/include", multiarch.trim());
     if let Some(netcdf) = with_library("netcdf", "netcdf-mpi", &[&headers]) {
-        expect(&mut mpiexec(&ground, &netcdf, &["weft:/netcdf.nc"]), "netcdf holds");
+        for name in ["weft:/netcdf.nc", "weft:/split/netcdf.nc"] {
+            expect(&mut mpiexec(&ground, &netcdf, &[name]), "netcdf holds");
+        }
     }
     let example = |name: &str| example(name).display().to_string();
     if python_has("mpi4py") {
-        let words = [&*example("vector.py"), "weft:/vector"];
-        expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "4000 numbers: all there");
+        for name in ["weft:/vector", "weft:/split/vector"] {
+            let words = [&*example("vector.py"), name];
+            expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "4000 numbers: all there");
+        }
     }
     if python_has("mpi4py, h5py._debian_h5py_mpi") {
-        let words = [&*example("grid_h5.py"), "weft:/grid.h5"];
-        expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "200 rows: all there");
+        for name in ["weft:/grid.h5", "weft:/split/grid.h5"] {
+            let words = [&*example("grid_h5.py"), name];
+            expect(&mut mpiexec(&ground, Path::new(PYTHON), &words), "200 rows: all there");
+        }
     }
 }
 
@@ -141,7 +147,12 @@ fn names_lead_to_file_systems_mounts_and_this_machine() {
     assert!(text(&told.stdout).contains("value = weft"), "{}", text(&told.stdout));
     assert!(std::fs::read(mount.join("12:30")).expect("the mount has it") == bytes);
     if let Some(pnetcdf) = with_library("pnetcdf", "pnetcdf", &[]) {
-        expect(&mut mpiexec(&ground, &pnetcdf, &["mount/pnetcdf.nc"]), "pnetcdf holds");
+        ground.up.weft(&["mkdir", "--split", &format!("{NAME}:/split")]);
+        for name in ["mount/pnetcdf.nc", "mount/split/pnetcdf.nc"] {
+            expect(&mut mpiexec(&ground, &pnetcdf, &[name]), "pnetcdf holds");
+        }
+        let layout = ground.up.weft(&["layout", &format!("{NAME}:/split/pnetcdf.nc")]);
+        assert!(layout.contains("a part for each writer"), "{layout}");
     }
     ground.up.weft(&["umount", &mount.display().to_string()]);
 }
