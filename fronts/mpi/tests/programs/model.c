@@ -156,7 +156,66 @@ static void pieces(const char *place)
     free(read);
 }
 
+enum { LATER_BYTES = 3 << 20, TURNS = 2 };
+
+/* A file of blocks that the processes write by turns, the last block not whole: some are holes, some another process
+ * writes again. Fills in what is there in the end, and writes this process's blocks, unless `file` is NULL. */
+static void make_later(unsigned char *bytes, MPI_File *file)
+{
+    memset(bytes, 0, LATER_BYTES);
+    for (int turn = 0; turn < TURNS; turn++) {
+        state = 77;
+        for (int block = 0, start = 0, length; start < LATER_BYTES; block++, start += length) {
+            length = 1 + below(9000);
+            length = length < LATER_BYTES - start ? length : LATER_BYTES - start;
+            if (block % 7 == 6 || (turn > 0 && block % 5 != 0))
+                continue;
+            for (int at = start; at < start + length; at++)
+                bytes[at] = byte_of(turn, at);
+            if (file != NULL && (block + turn) % processes == rank)
+                OK(MPI_File_write_at(*file, start, bytes + start, length, MPI_BYTE, MPI_STATUS_IGNORE));
+        }
+        if (file != NULL)
+            OK(MPI_File_sync(*file));
+    }
+}
+
+static void written_for_later(const char *place)
+{
+    unsigned char *bytes = malloc(LATER_BYTES);
+    MPI_File file = made(place, "later");
+    make_later(bytes, &file);
+    OK(MPI_File_close(&file));
+    free(bytes);
+}
+
+/* Finds the same, also if it is run by fewer processes than wrote that. */
+static void read_later(const char *place)
+{
+    enum { READS = 2000, LENGTH_MAX = 30000 };
+    unsigned char *bytes = malloc(LATER_BYTES), *read = malloc(LENGTH_MAX);
+    MPI_File file;
+    make_later(bytes, NULL);
+    state = 4000 + rank;
+    OK(MPI_File_open(MPI_COMM_WORLD, in(place, "later"), MPI_MODE_RDONLY, MPI_INFO_NULL, &file));
+    for (int index = 0; index < READS; index++) {
+        int start = below(LATER_BYTES), wanted = 1 + below(LENGTH_MAX), count;
+        int expected = wanted < LATER_BYTES - start ? wanted : LATER_BYTES - start;
+        MPI_Status status;
+        OK(index % 100 == 0 ? MPI_File_read_at_all(file, start, read, wanted, MPI_BYTE, &status)
+                            : MPI_File_read_at(file, start, read, wanted, MPI_BYTE, &status));
+        OK(MPI_Get_count(&status, MPI_BYTE, &count));
+        CHECK(count == expected || index % 100 == 0); /* ROMIO tells what was wanted of those */
+        CHECK(memcmp(read, bytes + start, expected) == 0);
+    }
+    OK(MPI_File_close(&file));
+    free(bytes);
+    free(read);
+}
+
 const struct test model_tests[] = {
+    {"written-for-later", written_for_later},
+    {"read-later", read_later},
     {"model", model},
     {"pieces", pieces},
     {NULL, NULL},
