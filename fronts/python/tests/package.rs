@@ -57,7 +57,7 @@ fn the_package_does_what_its_tests_say() {
     let pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"];
     run(command(&file_system, python).args(pytest));
     // The same without descriptors of the store's files.
-    let by_tcp = ["test_files.py", "test_locks.py", "test_exports.py"];
+    let by_tcp = ["test_files.py", "test_locks.py", "test_exports.py", "test_split.py"];
     run(command(&file_system, python).args(pytest).args(by_tcp).env("WEFT_TRANSPORT", "tcp"));
     // By RDMA, inside this machine.
     if let Some(ucx) = by_ucx() {
