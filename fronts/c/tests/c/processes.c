@@ -187,6 +187,56 @@ static void together(const char *file_system)
     EXPECT(0, weft_disconnect(all[0]));
 }
 
+enum { CLIENTS = 3, FLAT_BYTES = 1 << 20, LENGTH_MAX = 20000 };
+
+/* A random range of the flat copy. */
+static struct weft_extent range(unsigned *state, unsigned char *memory)
+{
+    off_t start = rand_r(state) % FLAT_BYTES, length = 1 + rand_r(state) % LENGTH_MAX;
+    return (struct weft_extent){memory, (size_t)(length < FLAT_BYTES - start ? length : FLAT_BYTES - start), start};
+}
+
+/* What several clients write to a split file, over one another and by turns, each reads as from a flat copy. */
+static void parts(const char *file_system)
+{
+    enum { ROUNDS = 15, WRITES = 20, READS = 100 };
+    weft_t all[CLIENTS];
+    weft_file_t root, files[CLIENTS];
+    unsigned char *flat = calloc(1, FLAT_BYTES), *bytes = malloc(2 * LENGTH_MAX);
+    unsigned state = 5;
+    for (int of = 0; of < CLIENTS; of++) {
+        all[of] = connected(file_system);
+        EXPECT(0, weft_root(all[of], &root));
+        EXPECT(0, weft_openat(root, "in-parts", O_RDWR | O_CREAT, 0644, "split", &files[of]));
+        EXPECT(0, weft_close(root));
+    }
+    EXPECT(0, weft_ftruncate(files[0], FLAT_BYTES));
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int index = 0; index < WRITES; index++) {
+            struct weft_extent next = range(&state, bytes);
+            for (size_t at = 0, value = (size_t)rand_r(&state); at < next.length; at++)
+                flat[next.offset + (off_t)at] = bytes[at] = (unsigned char)(value + at * 7 + at / 251);
+            EXPECT(next.length, weft_pwrite(files[rand_r(&state) % CLIENTS], bytes, next.length, next.offset));
+        }
+        for (int index = 0; index < READS; index++) {
+            struct weft_extent wanted[2] = {range(&state, bytes), range(&state, bytes + LENGTH_MAX)};
+            weft_file_t file = files[index % CLIENTS];
+            EXPECT(wanted[0].length + wanted[1].length, weft_read_list(file, wanted, 2));
+            for (int of = 0; of < 2; of++)
+                CHECK(memcmp(wanted[of].memory, flat + wanted[of].offset, wanted[of].length) == 0);
+            EXPECT(wanted[0].length, weft_pread(file, bytes + LENGTH_MAX, wanted[0].length, wanted[0].offset));
+            CHECK(memcmp(bytes, bytes + LENGTH_MAX, wanted[0].length) == 0);
+        }
+    }
+    for (int of = 0; of < CLIENTS; of++)
+        EXPECT(0, weft_close(files[of]));
+    EXPECT(0, weft_unlink(all[0], "/in-parts"));
+    for (int of = 0; of < CLIENTS; of++)
+        EXPECT(0, weft_disconnect(all[of]));
+    free(flat);
+    free(bytes);
+}
+
 static volatile sig_atomic_t handled_by;
 
 static void note(int signal)
@@ -234,6 +284,7 @@ const struct test process_tests[] = {
     {"forks", forks},
     {"exports", exports},
     {"together", together},
+    {"parts", parts},
     {"signals", signals},
     {"ends", ends},
     {NULL, NULL},
