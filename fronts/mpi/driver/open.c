@@ -2,15 +2,16 @@
  *
  * A collective open costs one call at the metadata server, independent of the size of the communicator, if the
  * directory is known: rank 0 opens the file for all, exports its handle and broadcasts it; the other ranks import it.
+ * The same call makes a new file; its objects come with the first access (docs/decisions/0033).
  * While a file is exported no client caches it, so a write is visible to all ranks when it returns. Of a split file each
  * rank publishes what it has written when it synchronizes or closes. Special cases:
  *
  *     rank 0 cannot open       all ranks fail with its error
  *     rank 0 cannot export     each rank opens the file
  *     a rank cannot import     that rank opens the file (it has another user's key)
- *     no objects yet           a new file that is not split: the export gives it objects, two calls more
  *     one rank                 plain open, unless the file is split; the client may cache under a lease
- *     visible at once          of a split file each rank opens the file, and so publishes each write (weft_visibility)
+ *     visible at once          of a split file each rank opens the file, a call each, and so publishes each write
+ *                              (weft_visibility)
  *
  * After the open `fd->filename` names file system and path independent of mounts and working directories. ROMIO derives
  * the name of the shared file pointer's file from it, and deletes by it. */
