@@ -498,12 +498,16 @@ fn summary(plan: &Plan, instance: &Instance, took: Duration) -> String {
     let name = &instance.map.name;
     let (nodes, shards) = (instance.map.nodes.len(), instance.map.shards.len());
     let hosts = plan.scheduler.map(|scheduler| format!(" on {}", scheduler.hosts_text())).unwrap_or_default();
+    let end = instance.over.as_ref().map_or_else(
+        || format!("weft down {name}                 end it; what is in it goes"),
+        |below| format!("weft down --drain {name}         write changes back to {} and end it", below.display()),
+    );
     format!(
         "{name} is up: {nodes} nodes{hosts}, {shards} shards, in {}; stores: {}\n\n  \
          weft mount {name} MOUNTPOINT     work with it as a directory\n  \
          weft cp -r DIR {name}:/          copy something in\n  \
          weft status {name}               see how it is\n  \
-         weft down {name}                 end it; what is in it goes\n",
+         {end}\n",
         span_text(took),
         places(plan, instance)
     )

@@ -55,7 +55,9 @@ fn tree(ground: &Ground) {
 fn a_directory_is_seen_and_read_and_changes_are_written_back() {
     let ground = Ground::new("over");
     tree(&ground);
-    ground.weft(&["up", "e2e", "--nodes", "2", "--over", "below"]);
+    let told = ground.weft(&["up", "e2e", "--nodes", "2", "--over", "below"]);
+    let end = format!("write changes back to {} and end it", ground.path("below").display());
+    assert!(told.contains(&end) && !told.contains("what is in it goes"), "{told}");
     assert_eq!(ground.weft(&["ls", "e2e:/"]), "a\nb\nc\nd\ne\nempty\nlink\n");
     assert_eq!(ground.json(&["stat", "--json", "e2e:/d/x"])[0]["size"], 10);
     assert_eq!(ground.weft(&["cat", "e2e:/d/x"]), "x of below");
