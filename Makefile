@@ -7,7 +7,7 @@ MINUTES ?= 10
 CHURN_MINUTES ?= 60
 # How long `make explore` runs new seeds, seconds of each kind, and of which kinds.
 EXPLORE_SECONDS ?= 30
-EXPLORE_KINDS ?= native partitions
+EXPLORE_KINDS ?= native partitions mounts
 # Tests of one program that run at a time: most of them wait for processes that they have started.
 TEST_THREADS ?= 4
 BINARIES = $${CARGO_TARGET_DIR:-target}
