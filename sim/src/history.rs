@@ -242,7 +242,7 @@ fn with_losses_of(recorded: &Recorded, state: State) -> Vec<State> {
 #[derive(Clone, Copy)]
 struct Step<'a> {
     recorded: &'a Recorded,
-    /// Bytes of a write in pieces that are there; 1 for a `stat` in two steps that has found its name.
+    /// Bytes of a write in pieces that are there; 1 for a `stat` or `link` in two steps that has found its name.
     taken: u64,
 }
 
@@ -359,11 +359,23 @@ impl<'a> Orders<'a> {
             let next = step.recorded;
             let comes_later =
                 |other: &Step<'_>| other.recorded.returned.as_ref().is_some_and(|(at, _)| *at < next.begun_ms);
-            if left.iter().any(comes_later) {
+            let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
+            let is_early = left.iter().any(comes_later);
+            if step.taken == 0
+                && lookups::may_take_two_steps(&next.call, result)
+                && (!is_early || lookups::may_be_shown_as_before(next, left))
+            {
+                let mut state = state.clone();
+                if state.look_up(next) {
+                    left[index].taken = 1;
+                    self.explain(&state, left);
+                    left[index] = step;
+                }
+            }
+            if is_early {
                 continue;
             }
             let mut state = state.clone();
-            let Some((_, result)) = &next.returned else { unreachable!("a round is checked when all have returned") };
             if next.fate.is_unknown {
                 state.may_have_made(next);
                 left.remove(index);
@@ -376,13 +388,12 @@ impl<'a> Orders<'a> {
                 self.explain(&state, left);
                 left.insert(index, step);
             }
-            if step.taken == 0 && lookups::told_without_name(&next.call, result).is_some() {
+            if step.taken > 0 && lookups::may_count_out(next, result, self.round) {
                 let mut state = state.clone();
-                if state.look_up(next) {
-                    left[index].taken = 1;
-                    self.explain(&state, left);
-                    left[index] = step;
-                }
+                state.is_counted_out(next);
+                left.remove(index);
+                self.explain(&state, left);
+                left.insert(index, step);
             }
             if let Some(end) = step.next_end(&state, self.round) {
                 match state.write_piece(next, step.taken..end) {

@@ -2,8 +2,8 @@
 //!
 //! The calls of a round overlap in time. What POSIX leaves open for those is not mixed in one round: a directory is
 //! removed or renamed alone, a file's bytes are used by one call only, or by several each of which leaves alone what
-//! the others write, and a name that one call links another leaves alone. All else may meet. In some runs files are
-//! opened while others are renamed over them.
+//! the others write. All else may meet: a file is linked while others remove the name by which it is found. In some
+//! runs files are opened while others are renamed over them.
 //!
 //! Not here: when rounds begin, and faults (`world/mounts.rs`); what must hold (`history.rs`).
 
@@ -487,16 +487,17 @@ impl Theme {
 
 /// What of a call excludes others of its round.
 struct Touches {
-    /// Names that it makes, removes, or uses.
+    /// Names that it makes or removes, that it uses, and by which it finds a file that it links.
     changed: Vec<Vec<String>>,
     used: Vec<Vec<String>>,
+    linked: Option<Vec<String>>,
     handle: Option<Handle>,
     /// It uses a file's bytes or size.
     bytes: bool,
 }
 
 fn touches(call: &Call) -> Touches {
-    let (mut changed, mut used, mut handle, mut bytes) = (Vec::new(), Vec::new(), None, false);
+    let (mut changed, mut used, mut linked, mut handle, mut bytes) = (Vec::new(), Vec::new(), None, None, false);
     match call {
         Call::Stat { path } | Call::CountLinks { path } => used.push(path.clone()),
         Call::Open { path, flags, .. } => {
@@ -509,7 +510,7 @@ fn touches(call: &Call) -> Touches {
         }
         Call::Mkdir { path, .. } | Call::Unlink { path } | Call::Rmdir { path } => changed.push(path.clone()),
         Call::Link { from, to } => {
-            used.push(from.clone());
+            linked = Some(from.clone());
             changed.push(to.clone());
         }
         Call::Rename { from, to, .. } => changed.extend([from.clone(), to.clone()]),
@@ -529,7 +530,7 @@ fn touches(call: &Call) -> Touches {
         | Call::Msync { .. }
         | Call::Unmap { .. } => {}
     }
-    Touches { changed, used, handle, bytes }
+    Touches { changed, used, linked, handle, bytes }
 }
 
 /// Whether two calls may be made at the same time.
@@ -538,13 +539,14 @@ fn may_meet(state: &State, one: &Call, other: &Call) -> bool {
     if a.handle.is_some() && a.handle == b.handle {
         return false;
     }
-    // What is looked up and then used is not one step.
+    // What is looked up and then used is not one step. The check knows both of a link (`history/lookups.rs`).
     let uses_changed = |a: &Touches, b: &Touches| a.used.iter().any(|path| b.changed.contains(path));
     if uses_changed(&a, &b) || uses_changed(&b, &a) {
         return false;
     }
     let files = |touched: &Touches| {
-        let named = touched.used.iter().chain(&touched.changed).filter_map(|path| state.find(path).ok());
+        let named =
+            touched.used.iter().chain(&touched.linked).chain(&touched.changed).filter_map(|path| state.find(path).ok());
         let open = touched.handle.and_then(|handle| state.opened(handle)).map(|(id, ..)| id);
         named.chain(open).collect::<Vec<_>>()
     };

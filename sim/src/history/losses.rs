@@ -15,6 +15,8 @@ pub struct Maybe {
     client: usize,
     /// It changes names.
     call: Call,
+    /// Of a `link`: the inode that it has found, and links whatever becomes of the name.
+    linked: Option<Id>,
     loss: u64,
 }
 
@@ -283,8 +285,14 @@ impl State {
     }
 
     fn add_maybe(&mut self, id: Id, client: usize, call: Call) {
-        let loss = self.loss;
-        self.maybe.push(Maybe { id, client, call, loss });
+        let linked = match &call {
+            Call::Link { from, .. } => match self.find(from) {
+                Ok(id) => Some(id),
+                Err(_) => return,
+            },
+            _ => None,
+        };
+        self.maybe.push(Maybe { id, client, call, linked, loss: self.loss });
     }
 
     /// How many calls may be carried out at any time.
@@ -299,7 +307,7 @@ impl State {
 
     /// One of these is carried out. `false`: it would do nothing.
     pub fn carry_out(&mut self, at: usize) -> bool {
-        let Maybe { id, client, call, .. } = self.maybe.remove(at);
+        let Maybe { id, client, call, linked, .. } = self.maybe.remove(at);
         let new = self.unused(id);
         match call {
             Call::Open { path, flags, .. } => {
@@ -310,6 +318,7 @@ impl State {
                 }
                 flags.truncate || !was_there
             }
+            Call::Link { to, .. } => linked.is_some_and(|id| self.link_found(id, &to).is_ok()),
             call => self.change((new, client), &call, true).is_ok(),
         }
     }

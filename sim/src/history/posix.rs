@@ -5,7 +5,7 @@
 use super::Recorded;
 use super::content::Content;
 use super::gone::Gone;
-use super::lookups::told_without_name;
+use super::lookups::may_take_two_steps;
 use super::losses::Maybe;
 use super::mtime::Mtime;
 use crate::kernel::requests::{Attributes, Errno, OpenFlags, RenameMode};
@@ -21,7 +21,7 @@ pub const ROOT: Id = 0;
 /// Added to the number of a call that makes a second inode.
 const SECOND: Id = 1 << 40;
 /// Names one component longer than a path.
-type Place<'a> = (Id, &'a str);
+pub(super) type Place<'a> = (Id, &'a str);
 
 pub use crate::kernel::requests::Kind;
 
@@ -30,7 +30,7 @@ pub(super) struct Inode {
     kind: Kind,
     pub links: u32,
     pub content: Content,
-    entries: BTreeMap<String, Id>,
+    pub entries: BTreeMap<String, Id>,
     /// Of a directory: the client that has renamed it last.
     pub renamed_by: Option<usize>,
     /// The number that programs were told.
@@ -89,9 +89,9 @@ pub struct State {
     pub(super) stripes: bool,
 }
 
-type Expected = Result<(), Errno>;
+pub(super) type Expected = Result<(), Errno>;
 
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, told: &T, expected: &T) -> Result<(), String> {
+pub(super) fn same<T: PartialEq + std::fmt::Debug>(what: &str, told: &T, expected: &T) -> Result<(), String> {
     if told == expected { Ok(()) } else { Err(format!("{what} {told:?}, not {expected:?}")) }
 }
 
@@ -155,7 +155,7 @@ impl State {
         })
     }
 
-    fn place<'a>(&self, path: &'a [String]) -> Result<Place<'a>, Errno> {
+    pub(super) fn place<'a>(&self, path: &'a [String]) -> Result<Place<'a>, Errno> {
         let (name, parent) = path.split_last().ok_or(Errno::EBUSY)?;
         let parent = self.find(parent)?;
         if self.inode(parent).kind != Kind::Directory {
@@ -164,7 +164,7 @@ impl State {
         Ok((parent, name))
     }
 
-    fn entry(&self, (parent, name): Place<'_>) -> Option<Id> {
+    pub(super) fn entry(&self, (parent, name): Place<'_>) -> Option<Id> {
         self.inode(parent).entries.get(name).copied()
     }
 
@@ -225,14 +225,12 @@ impl State {
     }
 
     /// Does what the call does. `Err`: it would not have returned this. `times`: modification times are compared, too.
-    /// `taken`: bytes of a write that [`State::write_piece`] has put there; above 0 for a `stat` whose name was found
-    /// by [`State::look_up`].
+    /// `taken`: bytes of a write that [`State::write_piece`] has put there; above 0 for a `stat` or `link` whose name
+    /// was found by [`State::look_up`].
     pub fn apply(&mut self, (recorded, taken): (&Recorded, u64), told: &CallResult, times: bool) -> Result<(), String> {
         let Recorded { id, call, client, fate, .. } = recorded;
-        if taken > 0
-            && let Some(told) = told_without_name(call, told)
-        {
-            return self.see_without_name(recorded, told, times);
+        if taken > 0 && may_take_two_steps(call, told) {
+            return self.end_without_name(recorded, told, times);
         }
         if self.is_about_gone(recorded, told) || self.has_failed(recorded, told) || self.may_be_stale(recorded, told) {
             return Ok(());
@@ -571,20 +569,6 @@ impl State {
             return Err(Errno::ENOTEMPTY);
         }
         self.take(place);
-        Ok(())
-    }
-
-    fn link(&mut self, from: &[String], to: &[String]) -> Expected {
-        let id = self.find(from)?;
-        let place = self.place(to)?;
-        if self.entry(place).is_some() {
-            return Err(Errno::EEXIST);
-        }
-        if self.is_directory(id) {
-            return Err(Errno::EPERM);
-        }
-        self.inode_mut(id).links += 1;
-        self.inode_mut(place.0).entries.insert(place.1.to_owned(), id);
         Ok(())
     }
 

@@ -339,3 +339,79 @@ fn what_is_written_in_the_round_of_a_loss_may_be_lost_by_it_or_by_the_next() {
         assert!(sees_size(&mut history, 0), "it has come after the first loss, and is lost by the second");
     }
 }
+
+/// `link` of `f`, or of another name of it, to `z`.
+fn link(to: &str, times: (u64, u64), result: CallResult) -> Recorded {
+    call(11, Call::Link { from: path("f"), to: path(to) }, times, result)
+}
+
+fn ended(result: Result<(), Errno>) -> CallResult {
+    result.map(|()| Value::Done)
+}
+
+#[test]
+fn a_link_is_made_of_a_file_that_has_lost_the_name_meanwhile_if_it_has_another() {
+    for takes_it in [unlink("f", (12, 18)), rename("g", "f", (12, 18))] {
+        let linked = |result| {
+            let mut history = two_files();
+            history.check_round(&[link("h", (6, 8), ended(Ok(())))]).expect("it has two names");
+            let taken = Recorded { id: 12, ..takes_it.clone() };
+            history.check_round(&[taken, link("z", (10, 20), ended(result))]).map(|_| history)
+        };
+        let mut history = linked(Ok(())).expect("it is made, before or after");
+        history.check_round(&[stat("z", (30, 40), 2)]).expect("of the file that had the name");
+        assert!(linked(Err(Errno::EEXIST)).is_err(), "nothing has the name");
+        let alone = |result| {
+            let mut history = two_files();
+            history.check_round(&[takes_it.clone(), link("z", (10, 20), ended(result))]).map(|_| history)
+        };
+        alone(Err(Errno::ENOENT)).expect("it is not made of a file without a name");
+        alone(Ok(()))
+            .expect("it was made before")
+            .check_round(&[stat("z", (30, 40), 1)])
+            .expect("that is its only name");
+    }
+    let refused = |round: &[Recorded]| assert!(two_files().check_round(round).is_err(), "{round:?}");
+    refused(&[link("z", (10, 20), ended(Err(Errno::ENOENT)))]);
+    refused(&[rename("f", "h", (12, 18)), unlink("g", (12, 18)), link("g", (10, 20), ended(Err(Errno::EPERM)))]);
+    refused(&[unlink("f", (2, 8)), link("z", (10, 20), ended(Ok(())))]);
+}
+
+#[test]
+fn a_kernel_may_count_the_name_out_by_which_it_has_found_what_another_client_links() {
+    let other = |by| Recorded { id: 12, client: by, ..link("h", (9, 14), ended(Ok(()))) };
+    let is_allowed = |by, takes_it: Recorded| {
+        let round = [other(by), takes_it, link("z", (10, 20), ended(Err(Errno::ENOENT)))];
+        let mut history = two_files();
+        history.check_round(&round).is_ok_and(|_| history.check_round(&[stat("h", (30, 40), 1)]).is_ok())
+    };
+    assert!(is_allowed(1, rename("g", "f", (12, 18))));
+    assert!(!is_allowed(0, rename("g", "f", (12, 18))), "it knows of its own link");
+    assert!(!is_allowed(1, Recorded { client: 1, ..rename("g", "f", (12, 18)) }), "it counts none of another's out");
+    assert!(!is_allowed(1, unlink("g", (12, 18))), "no name of it goes");
+}
+
+#[test]
+fn a_name_is_found_as_it_was_while_a_change_of_its_client_has_not_returned() {
+    let is_allowed = |by| {
+        let gone = call(13, Call::Stat { path: path("f") }, (6, 8), Err(Errno::ENOENT));
+        let taken = Recorded { id: 12, client: by, ..unlink("f", (4, 30)) };
+        let mut history = two_files();
+        history.check_round(&[link("h", (2, 3), ended(Ok(())))]).expect("it has two names");
+        history.check_round(&[taken, gone, Recorded { id: 14, ..link("z", (10, 20), ended(Ok(()))) }]).is_ok()
+    };
+    assert!(is_allowed(0), "its kernel has not processed the reply");
+    assert!(!is_allowed(1), "another client has seen that it is gone");
+}
+
+#[test]
+fn a_link_of_which_nobody_knows_the_result_is_of_the_file_that_it_has_found() {
+    let mut unknown = link("z", (6, 12), Err(Errno::EIO));
+    unknown.fate.is_unknown = true;
+    let mut history = two_files();
+    history.begin_loss(1);
+    history.check_round(&[link("h", (2, 3), ended(Ok(())))]).expect("it has two names");
+    history.check_round(&[Recorded { id: 12, ..unlink("f", (7, 9)) }, Recorded { id: 13, ..unknown }]).expect("either");
+    history.check_round(&[stat("h", (20, 21), 1)]).expect("it is not made yet");
+    history.check_round(&[stat("z", (30, 31), 2)]).expect("it is made");
+}
