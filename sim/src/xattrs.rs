@@ -131,6 +131,17 @@ impl Xattrs {
     }
 }
 
+/// Whether a request is about attributes, or its answer tells whether there are any.
+pub fn is_about(request: &ShardRequest) -> bool {
+    matches!(
+        request,
+        ShardRequest::SetXattr { .. }
+            | ShardRequest::RemoveXattr { .. }
+            | ShardRequest::GetXattrs { .. }
+            | ShardRequest::GetAttributes { .. }
+    )
+}
+
 fn name_of(text: &str) -> XattrName {
     XattrName::new(text.as_bytes()).expect("a valid name")
 }

@@ -18,7 +18,7 @@ fn run(seed: u64) -> (Tally, u64) {
 
 #[test]
 fn all_seeds_hold_and_the_faults_really_happen() {
-    let mut sums = [0u64; 26];
+    let mut sums = [0u64; 27];
     let mut unjudged = 0;
     for seed in SEEDS {
         let (tally, _) = run(seed);
@@ -50,6 +50,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
             tally.refused,
             tally.drops,
             tally.held,
+            tally.xattrs,
         ];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
@@ -58,7 +59,7 @@ fn all_seeds_hold_and_the_faults_really_happen() {
     println!(
         "calls, recalls, resent, lost, doubled, pauses, shrunk, broken, pieces, ambiguous, crashes, losses, sessions, \
          partitions, cut off, unreachable, blocked, terms, awaited, certain, orphans, data, torn, refused, drops, \
-         held: {sums:?}"
+         held, extended attributes: {sums:?}"
     );
     assert!(sums.iter().all(|sum| *sum > 0), "a fault never happened: {sums:?}");
     assert!(unjudged <= 3, "{unjudged} runs ended early");
@@ -96,7 +97,7 @@ fn all_seeds_hold_when_descriptors_are_passed() {
 /// of it, or has bytes to report of a file of it. The last one: a node that ends after it has said that a map is stale.
 #[test]
 fn all_seeds_hold_while_shards_move() {
-    let mut sums = [0u64; 7];
+    let mut sums = [0u64; 8];
     for seed in (0..50).chain([1134]) {
         println!("seed {seed}; again with: cargo run --release -p weft-sim -- move-mounts replay {seed}");
         let (tally, _) = run_seed(Kind::MoveMounts, seed, false);
@@ -108,12 +109,15 @@ fn all_seeds_hold_while_shards_move() {
             tally.moved_parked,
             tally.moved_recalled,
             tally.moved_dirty,
+            tally.xattrs,
         ];
         for (sum, count) in sums.iter_mut().zip(counts) {
             *sum += count;
         }
     }
-    println!("moved, abandoned, joined, removed; with calls, with recalls, with dirty files: {sums:?}");
+    println!(
+        "moved, abandoned, joined, removed; with calls, with recalls, with dirty files; extended attributes: {sums:?}"
+    );
     assert!(sums.iter().all(|sum| *sum > 20), "something hardly happened: {sums:?}");
 }
 

@@ -23,7 +23,7 @@ use weft_protocol::message::Message as WireMessage;
 use weft_protocol::message::recall::{DropPages, LockGrantTaken, LockGranted, Recall};
 use weft_protocol::message::storage::StorageRequest;
 use weft_protocol::{
-    Credentials, InheritedChange, InodeNumber, MapEpoch, NodeId, Plan, SessionId, ShardId, StripePlan,
+    Credentials, InheritedChange, InodeNumber, MapEpoch, Name, NodeId, Plan, SessionId, ShardId, StripePlan,
 };
 
 /// A message that was lost broke its connection, which its sender learns after this time.
@@ -66,10 +66,7 @@ impl World {
                 machine: Arc::clone(machine),
                 process: Rc::clone(process),
                 random: numbers(seed, 0),
-                names: match self.mounts {
-                    Some(_) => relocations::names_through_mounts(),
-                    None => (0..NAMES).map(name_of).collect(),
-                },
+                names: self.names_of_programs(),
                 // What runs of striped files through mounts find is not mended.
                 stripes: self.mounts.is_none(),
                 splits: self.splits,
@@ -97,15 +94,25 @@ impl World {
             };
             process.spawn(program.run());
         }
+        // Native ones learn directories by their numbers.
+        let directory = self.mounts.as_ref().map(|_| Name::new(b"d0").expect("a valid name"));
         for (seed, program) in self.uses_xattrs.iter().flat_map(|seed| (0..2).map(move |program| (seed, program))) {
             let program = xattrs::Program {
                 machine: Arc::clone(machine),
                 process: Rc::clone(process),
                 model: Rc::clone(&self.xattrs),
                 random: numbers(*seed, program),
-                names: (0..NAMES).map(name_of).collect(),
+                names: self.names_of_programs().into_iter().chain(directory.clone()).collect(),
             };
             process.spawn(program.run());
+        }
+    }
+
+    /// Names in `/` that programs use.
+    fn names_of_programs(&self) -> Vec<Name> {
+        match self.mounts {
+            Some(_) => relocations::names_through_mounts(),
+            None => (0..NAMES).map(name_of).collect(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::bytes::ProcessId;
 use crate::check::{changed, check};
 use crate::network::USUAL_MS;
 use crate::process::Ticket;
+use crate::xattrs;
 use std::fmt;
 use weft_metadata::back::{Origin, Slot};
 use weft_metadata::{Effect, Event, Shard};
@@ -209,7 +210,8 @@ impl World {
     /// A shard gives an answer: this is the moment at which it has to be true.
     fn answered(&mut self, pending: &Pending, reply: &ShardReply) {
         let Pending { session, call, since_ms, .. } = pending;
-        if self.mounts.is_some() {
+        let is_through_mount = self.mounts.is_some();
+        if is_through_mount && !xattrs::is_about(&call.request) {
             // Held against POSIX as a whole, above the client.
             return;
         }
@@ -219,13 +221,25 @@ impl World {
         ) {
             return;
         }
-        self.check_doubt((call.shard, *since_ms), &reply.result);
+        if !is_through_mount {
+            self.check_doubt((call.shard, *since_ms), &reply.result);
+        }
         // One that did not reach the other shard is carried out when it is sent again.
         if !call.request.is_read() && reply.result != Err(Error::Unreachable) {
             let is_known = self.applied.insert((call.shard, pending.origin()), reply.result.clone()).is_some();
             if is_known || self.was_made_before(call, reply) {
                 return;
             }
+        }
+        let target = call.request.target();
+        if is_through_mount || target.is_none_or(|inode| self.model.knows(inode)) {
+            let answered = self.xattrs.borrow_mut().answered(&call.request, &reply.result);
+            if let Err(what) = answered {
+                self.fail(&format!("{:?} of session {session}: {what}", call.request));
+            }
+        }
+        if is_through_mount {
+            return;
         }
         let cut = match (&call.request, &reply.result) {
             (ShardRequest::OpenAt { flags, .. }, Ok(ShardAnswer::Opened { attributes, .. })) => {
@@ -265,13 +279,6 @@ impl World {
         }
         if let (ShardRequest::GetParts { strided, .. }, Ok(answer)) = (&call.request, &reply.result) {
             self.tally.of_patterns += u64::from(is_of_pattern(strided, answer));
-        }
-        let target = call.request.target();
-        if target.is_none_or(|inode| self.model.knows(inode)) {
-            let answered = self.xattrs.borrow_mut().answered(&call.request, &reply.result);
-            if let Err(what) = answered {
-                self.fail(&format!("{:?} of session {session}: {what}", call.request));
-            }
         }
         let first_ms = self.first_received_ms(call.shard, pending);
         if let Err(what) = check(&mut self.model, &call.request, &reply.result, first_ms) {

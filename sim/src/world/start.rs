@@ -45,6 +45,13 @@ impl World {
             let seed = world.setting.decide(format_args!("extended attributes"), 0, Random::next);
             world.uses_xattrs = Some(seed);
         }
+        if matches!(kind, Kind::Mounts | Kind::MoveMounts) {
+            let seed = world.setting.decide(format_args!("extended attributes"), 0, |random| match random.below(4) {
+                0 => random.next(),
+                _ => 0,
+            });
+            world.uses_xattrs = (seed != 0).then_some(seed);
+        }
         let moves_parts =
             kind == Kind::Parts && world.setting.decide(format_args!("moves"), false, |random| random.one_in(4));
         if kind.relocates() || moves_parts {
