@@ -7,6 +7,7 @@ use super::{NODES, World};
 use crate::choices::Choices;
 use crate::history::{Gone, Kind, ROOT, State};
 use crate::script::Word;
+use crate::system_calls::pick;
 use std::collections::BTreeMap;
 use weft_protocol::{InodeNumber, Name, NodeId, routing};
 
@@ -19,17 +20,23 @@ impl World {
         let mut choices = Choices::new(seed ^ 0x60e0, &self.choices.tape);
         let random = choices.stream();
         let round = 1 + random.below(super::mounts::ROUNDS * 3 / 4);
-        let node = NodeId(1 + u16::try_from(random.below(u64::from(NODES) - 1)).expect("there are few nodes"));
+        let place = pick(random, usize::from(NODES) - 1);
         if let Some(run) = &mut self.mounts {
-            run.dies = Some((round, node));
+            run.dies = Some((round, place));
         }
     }
 
     /// The node dies that a seed has chosen, if its time has come and all is known.
     pub(super) fn node_may_die(&mut self, round: u64) {
-        let Some(run) = &mut self.mounts else { return };
-        let Some((_, node)) = run.dies.filter(|(first, _)| round >= *first && run.history.is_certain()) else { return };
-        run.dies = None;
+        let Some((first, place)) = self.mounts.as_ref().and_then(|run| run.dies) else { return };
+        let nodes = self.nodes_that_may_die();
+        if round < first || nodes.is_empty() {
+            return;
+        }
+        let node = nodes[place % nodes.len()];
+        if let Some(run) = &mut self.mounts {
+            run.dies = None;
+        }
         self.choices.tape.record(format_args!("{DIES}"), || u64::from(node.0).write());
         self.node_dies(node);
     }
@@ -37,14 +44,24 @@ impl World {
     /// The same, as a script says.
     pub(super) fn node_dies_as_told(&mut self, round: u64) {
         for (key, text) in self.choices.tape.lines_of(round, DIES) {
-            let node = u64::read(&text).filter(|node| (1..u64::from(NODES)).contains(node));
-            let is_certain = self.mounts.as_ref().is_some_and(|run| run.history.is_certain());
-            let node = node.filter(|_| is_certain && self.storage.len() == usize::from(NODES));
+            let node = u64::read(&text).and_then(|node| u16::try_from(node).ok()).map(NodeId);
+            let node = node.filter(|node| self.tally.nodes_gone == 0 && self.nodes_that_may_die().contains(node));
             self.choices.tape.followed(&key, node.is_some());
             if let Some(node) = node {
-                self.node_dies(NodeId(u16::try_from(node).expect("there are few nodes")));
+                self.node_dies(node);
             }
         }
+    }
+
+    /// Nodes without the root's shard, if it is known what is on each: what programs have done, and where shards and
+    /// files that move are.
+    fn nodes_that_may_die(&self) -> Vec<NodeId> {
+        let is_certain = self.mounts.as_ref().is_some_and(|run| run.history.is_certain());
+        if !is_certain || self.moves.is_any_on_its_way() || self.joins.is_changing() {
+            return Vec::new();
+        }
+        let nodes = self.root_map().nodes.iter().map(|node| node.id);
+        nodes.filter(|node| self.storage.contains_key(node) && !self.may_have_root(*node)).collect()
     }
 
     fn node_dies(&mut self, node: NodeId) {

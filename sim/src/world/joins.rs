@@ -121,6 +121,11 @@ impl Joins {
         self.maps.get(&node).expect("a node that can be named has a map")
     }
 
+    /// Whether nodes join or leave.
+    pub(super) fn is_changing(&self) -> bool {
+        !self.joining.is_empty() || self.leaving.get() > 0
+    }
+
     /// Whether a node's map has this node.
     pub(super) fn knows(&self, node: NodeId, other: NodeId) -> bool {
         self.map_of(node).node(other).is_some()

@@ -17,7 +17,6 @@ use crate::script::Word;
 use crate::script::calls::{Disturbance, Timed};
 use crate::system_calls::{CLIENTS, CUTS, GROWS, NATIVE, Programs, RACES, THEMES, Theme, pick};
 use weft_client_core::BUSY_MS_MAX;
-use weft_protocol::NodeId;
 use weft_protocol::limits::SESSION_TERM_MS;
 
 /// Rounds of one run.
@@ -89,8 +88,8 @@ pub struct MountRun {
     is_calm: bool,
     pub is_over: bool,
     pub(super) losses: super::losses::Losses,
-    /// A node that is gone from this round on.
-    pub(super) dies: Option<(u64, NodeId)>,
+    /// A node is gone from this round on, which is given by its place among those that may be.
+    pub(super) dies: Option<(u64, usize)>,
 }
 
 impl MountRun {

@@ -98,6 +98,11 @@ impl Moves {
         self.frozen.contains_key(&(node, shard))
     }
 
+    /// Whether a shard is on its way, or its source or target has not heard what has become of it.
+    pub(super) fn is_any_on_its_way(&self) -> bool {
+        !self.frozen.is_empty() || !self.arriving.is_empty()
+    }
+
     /// A call was carried out at the target, and the source still has its caller.
     pub(super) fn keep_caller(&mut self, source: NodeId, shard: ShardId, caller: Caller) {
         self.callers.entry((source, shard)).or_default().push(caller);

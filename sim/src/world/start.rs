@@ -74,7 +74,8 @@ impl World {
             world.uses_groups = world.setting.decide(format_args!("groups"), false, |_| source.0 % 7 == 6);
         }
         (0..CLIENTS).for_each(|index| world.start_programs_beside(index));
-        if kind == Kind::Gone && !world.choices.tape.is_playing() {
+        let loses_node = kind == Kind::Gone || kind == Kind::MoveMounts && source.0 % 3 == 2;
+        if loses_node && !world.choices.tape.is_playing() {
             world.choose_node_to_die(source.0);
         }
         world
