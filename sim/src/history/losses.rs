@@ -63,7 +63,7 @@ impl State {
             match (call, told) {
                 // A flush is told of it once more, or for the first time of what a count was short for.
                 (Call::Write { .. } | Call::Pwrite { .. }, Err(_)) => {
-                    (open.write_owes, open.flush_owes) = (false, true)
+                    (open.write_owes, open.flush_owes) = (false, true);
                 }
                 (Call::Write { .. } | Call::Pwrite { .. }, Ok(_)) => open.flush_owes = true,
                 (_, Err(Errno::EIO)) => open.flush_owes = false,
