@@ -54,7 +54,8 @@ impl FindError {
 
 impl Instance {
     /// The file system of this name that this user may work with; `None`: the only one, among several that of
-    /// this batch job, and never that of another job. `weft` means the same when no other one has that name. A given key comes before all others.
+    /// this batch job, and never that of another job. `weft` means the same when no other one has that name. A given
+    /// key comes before all others.
     pub fn find_for_user(name: Option<&str>, given: Option<&Path>) -> Result<Instance, FindError> {
         let any = name.is_none_or(|name| name == ANY);
         let is_meant = |key: &KeyFile| any || name == Some(&key.file_system);

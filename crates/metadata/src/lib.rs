@@ -14,6 +14,7 @@ pub mod membership;
 pub mod placement;
 
 pub use back::RootDirectory;
-pub use front::{Effect, Event, Fences, Growth, NOBODY, Now, Shard, ShardConfig, StuckCall};
+pub use front::inspection::StuckCall;
+pub use front::{Effect, Event, Fences, Growth, NOBODY, Now, Shard, ShardConfig};
 pub use kv::{KeyValue, MemoryStore};
 pub use membership::{Membership, MembershipEffect, MembershipEvent};

@@ -39,8 +39,8 @@ impl RemoteBytes {
 /// The kernel allows it between processes of one user that may trace each other (process_vm_readv(2)).
 pub fn read_process_memory(pid: i32, from: &[RemoteBytes], into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     // SAFETY: `IoSliceMut` is laid out as `iovec`, and each is memory that is ours to write until the call returns. The
-    // kernel writes there alone. `RemoteBytes` are laid out likewise; addresses of the other process are never followed
-    // here: the kernel checks them, also where that process is this one, whose memory it then reads as a debugger would.
+    // kernel writes there alone. `RemoteBytes` are laid out likewise. Addresses of the other process are never followed
+    // here: the kernel checks them, also where that process is this one, whose memory it then reads as a debugger does.
     let copied = unsafe {
         libc::process_vm_readv(
             pid,

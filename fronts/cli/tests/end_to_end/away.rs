@@ -123,8 +123,8 @@ fn calls_to_a_stopped_node_fail_after_the_soft_time_and_work_when_it_goes_on() {
     }
 }
 
-/// The soft times of nodes that hang do not add up: a call that waits for one asks others for a newer map, and waits for
-/// one of these at most.
+/// The soft times of nodes that hang do not add up: a call that waits for one asks others for a newer map, and waits
+/// for one of these at most.
 #[test]
 fn a_call_waits_for_two_nodes_at_most_however_many_hang() {
     if !can_mount() {
