@@ -1,10 +1,13 @@
 //! Moves the bytes of many files: a walk finds files, workers move them.
 //!
 //! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile is as good as moved.
-//! Workers rest after each piece, so that they use the nodes and the network for a share of the time only.
+//! Workers rest together, so that they use the nodes and the network for a share of the time only (`pacing.rs`).
 //!
 //! Cost: a message for each page of a listing, and eight or nine for each file that moves, beside its bytes.
 
+mod pacing;
+
+use self::pacing::Pacer;
 use crate::failure::{Explain, Failure, Outcome};
 use crate::output;
 use crate::quantity::{bytes_text, span_text};
@@ -35,7 +38,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Share of the time for which files move.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Share {
-    /// Percentage of the time for which each of the copying threads copies; it rests for the others
+    /// Percentage of the time for which files are moved, several at once; nothing moves in the rest
     #[arg(long = "share", value_name = "PERCENT", default_value_t = 50)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     percent: u32,
@@ -127,14 +130,14 @@ impl Relocation<'_> {
     /// Moves a file, or all files below a directory.
     pub fn run(&self, root: &WeftPath, attributes: &Attributes) -> Outcome<Outcomes> {
         let (outcomes, in_use) = (Mutex::<Outcomes>::default(), Mutex::new(Vec::new()));
-        let progress = Progress::new();
+        let (pacer, progress) = (Pacer::new(self.share.percent), Progress::new());
         let (found, work) = sync_channel::<Found>(WAITING_MAX);
         let work = Mutex::new(work);
         let walked = thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
                     while let Some(file) = next(&work) {
-                        match self.move_file(&file, &progress) {
+                        match self.move_file(&file, &pacer, &progress) {
                             Err(Error::WouldBlock) => locked(&in_use).push(file),
                             moved => self.count(&file, moved, &mut locked(&outcomes)),
                         }
@@ -148,16 +151,16 @@ impl Relocation<'_> {
         });
         walked?;
         let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.retry(in_use.into_inner().unwrap_or_else(PoisonError::into_inner), &progress, &mut outcomes);
+        self.retry(in_use.into_inner().unwrap_or_else(PoisonError::into_inner), (&pacer, &progress), &mut outcomes);
         progress.finish();
         Ok(outcomes)
     }
 
-    fn retry(&self, mut in_use: Vec<Found>, progress: &Progress, outcomes: &mut Outcomes) {
+    fn retry(&self, mut in_use: Vec<Found>, (pacer, progress): (&Pacer, &Progress), outcomes: &mut Outcomes) {
         let until = Instant::now() + IN_USE_PATIENCE;
         while !in_use.is_empty() && Instant::now() < until {
             thread::sleep(IN_USE_PAUSE);
-            in_use.retain(|file| match self.move_file(file, progress) {
+            in_use.retain(|file| match self.move_file(file, pacer, progress) {
                 Err(Error::WouldBlock) => true,
                 moved => {
                     self.count(file, moved, outcomes);
@@ -207,19 +210,20 @@ impl Relocation<'_> {
     }
 
     /// Returns how many bytes were copied; `None`: it is where it is to be.
-    fn move_file(&self, file: &Found, progress: &Progress) -> Result<Option<u64>, Error> {
+    fn move_file(&self, file: &Found, pacer: &Pacer, progress: &Progress) -> Result<Option<u64>, Error> {
         let client = &self.session.client;
         let attributes = client.attributes(&self.who, file.inode)?.attributes;
         if !(self.concerns)(&attributes) {
             return Ok(None);
         }
         let destination = (self.choose)(&attributes);
-        let (mut since, percent) = (Instant::now(), self.share.percent);
+        pacer.start();
         let moved = client.relocate(&self.who, file.inode, &destination, &mut |bytes| {
             progress.copied(bytes as u64);
-            thread::sleep(since.elapsed() * (100 - percent) / percent);
-            since = Instant::now();
+            pacer.end();
+            pacer.start();
         });
+        pacer.end();
         moved.map(Some)
     }
 
