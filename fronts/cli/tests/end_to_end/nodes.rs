@@ -209,6 +209,20 @@ fn one_node_becomes_sixteen_and_one_again_under_two_mounts_that_are_in_use() {
     let nodes = status["nodes"].as_array().expect("nodes");
     assert_eq!((nodes.len(), status["healthy"].as_bool()), (1, Some(true)), "{status}");
     waited.sort_by(f64::total_cmp);
-    let at = |percent: usize| waited[(waited.len() - 1) * percent / 100];
+    let at = |percent| percentile(&waited, percent);
     println!("{} shards moved; calls waited for {:.0} ms (median), {:.0} ms (p99)", waited.len(), at(50), at(99));
+}
+
+/// The smallest of the values, which ascend, that at least so many percent of them do not exceed (nearest rank).
+fn percentile(values: &[f64], percent: usize) -> f64 {
+    values[(values.len() * percent).div_ceil(100).max(1) - 1]
+}
+
+#[test]
+fn a_percentile_is_the_value_of_the_nearest_rank() {
+    let up_to = |last: u32| (1..=last).map(f64::from).collect::<Vec<_>>();
+    let of_45 = [1, 50, 98, 99, 100].map(|percent| percentile(&up_to(45), percent));
+    assert_eq!(of_45, [1.0, 23.0, 45.0, 45.0, 45.0], "99 of 100 do not exceed the largest of 45");
+    assert_eq!([50, 99].map(|percent| percentile(&up_to(200), percent)), [100.0, 198.0]);
+    assert_eq!(percentile(&[7.0], 99), 7.0);
 }
