@@ -1,6 +1,7 @@
 //! Moves the bytes of many files: a walk finds files, workers move them.
 //!
-//! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile is as good as moved.
+//! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile is as good as moved, and
+//! so is what another one has moved. A file with several names is moved once.
 //! Workers rest together, so that they use the nodes and the network for a share of the time only (`pacing.rs`).
 //!
 //! Cost: a message for each page of a listing, and eight or nine for each file that moves, beside its bytes.
@@ -92,6 +93,27 @@ struct Found {
     inode: InodeNumber,
 }
 
+/// Files that wait for a worker, are being moved, or stay: their other names are passed over. One that has moved is
+/// recognized by its attributes, so that the set does not grow with the tree.
+#[derive(Default)]
+struct Taken {
+    inodes: Mutex<BTreeSet<InodeNumber>>,
+}
+
+impl Taken {
+    /// Returns false if the file was taken under another name.
+    fn take(&self, inode: InodeNumber) -> bool {
+        locked(&self.inodes).insert(inode)
+    }
+
+    /// Lets go of a file that is where it is to be, or has gone.
+    fn settle(&self, inode: InodeNumber, moved: &Result<Option<u64>, Error>) {
+        if matches!(moved, Ok(_) | Err(Error::NotFound | Error::Stale)) {
+            locked(&self.inodes).remove(&inode);
+        }
+    }
+}
+
 /// What became of files.
 #[derive(Default)]
 pub struct Outcomes {
@@ -129,7 +151,7 @@ pub struct Relocation<'a> {
 impl Relocation<'_> {
     /// Moves a file, or all files below a directory.
     pub fn run(&self, root: &WeftPath, attributes: &Attributes) -> Outcome<Outcomes> {
-        let (outcomes, in_use) = (Mutex::<Outcomes>::default(), Mutex::new(Vec::new()));
+        let (outcomes, in_use, taken) = (Mutex::<Outcomes>::default(), Mutex::new(Vec::new()), Taken::default());
         let (pacer, progress) = (Pacer::new(self.share.percent), Progress::new());
         let (found, work) = sync_channel::<Found>(WAITING_MAX);
         let work = Mutex::new(work);
@@ -137,14 +159,16 @@ impl Relocation<'_> {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
                     while let Some(file) = next(&work) {
-                        match self.move_file(&file, &pacer, &progress) {
+                        let moved = self.move_file(&file, &pacer, &progress);
+                        taken.settle(file.inode, &moved);
+                        match moved {
                             Err(Error::WouldBlock) => locked(&in_use).push(file),
                             moved => self.count(&file, moved, &mut locked(&outcomes)),
                         }
                     }
                 });
             }
-            let walked = self.walk(root, attributes, &found);
+            let walked = self.walk(root, attributes, (&found, &taken));
             // The workers end when they have what is on its way.
             drop(found);
             walked
@@ -171,9 +195,14 @@ impl Relocation<'_> {
         outcomes.in_use = in_use.into_iter().map(|file| file.path).collect();
     }
 
-    fn walk(&self, root: &WeftPath, attributes: &Attributes, found: &SyncSender<Found>) -> Outcome<()> {
+    fn walk(
+        &self,
+        root: &WeftPath,
+        attributes: &Attributes,
+        (found, taken): (&SyncSender<Found>, &Taken),
+    ) -> Outcome<()> {
         let offer = |path: WeftPath, attributes: &Attributes| {
-            if attributes.layout.has_bytes() && (self.concerns)(attributes) {
+            if attributes.layout.has_bytes() && (self.concerns)(attributes) && taken.take(attributes.inode) {
                 // The workers take what is sent until this end is dropped.
                 let _ = found.send(Found { path, inode: attributes.inode });
             }
@@ -224,7 +253,21 @@ impl Relocation<'_> {
             pacer.start();
         });
         pacer.end();
-        moved.map(Some)
+        match moved {
+            Ok(bytes) => Ok(Some(bytes)),
+            // Also where another command has moved it meanwhile: its old objects are gone.
+            Err(error) if self.has_moved(&attributes) => {
+                tracing::debug!("{} was moved by another one: {error}", file.path);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a file has got other objects than it had, and is not one of those that are to be moved any more.
+    fn has_moved(&self, before: &Attributes) -> bool {
+        let entry = self.session.client.attributes(&self.who, before.inode);
+        entry.is_ok_and(|entry| entry.attributes.layout != before.layout && !(self.concerns)(&entry.attributes))
     }
 
     fn count(&self, file: &Found, moved: Result<Option<u64>, Error>, outcomes: &mut Outcomes) {
@@ -318,6 +361,20 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_with_several_names_is_taken_once_until_it_is_where_it_is_to_be() {
+        let (taken, inode) = (Taken::default(), InodeNumber::ROOT);
+        assert!(taken.take(inode) && !taken.take(inode), "another name, while it waits or is moved");
+        for stays in [Error::WouldBlock, Error::NoObject] {
+            taken.settle(inode, &Err(stays));
+            assert!(!taken.take(inode), "it is not tried, or reported, again");
+        }
+        for settled in [Ok(Some(1)), Ok(None), Err(Error::NotFound), Err(Error::Stale)] {
+            taken.settle(inode, &settled);
+            assert!(taken.take(inode), "the set has nothing of it");
+        }
+    }
 
     #[test]
     fn bytes_go_to_the_nodes_with_the_most_room() {

@@ -204,3 +204,25 @@ fn a_mapping_of_a_closed_file_outlives_its_name_and_keeps_it_from_moving() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
+
+#[test]
+fn a_file_with_many_names_moves_once() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("relocate-links");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let [one, _] = mounts(&ground);
+    // A listing has names of the same file next to each other, so that all workers would get it.
+    for file in 0..8 {
+        let first = one.join(format!("{file}-first"));
+        fs::write(&first, content(300)).expect("written");
+        for name in 0..40 {
+            fs::hard_link(&first, one.join(format!("{file}-{name:02}"))).expect("linked");
+        }
+    }
+    ground.weft(&["node", "add", "e2e"]);
+    let said = ground.weft(&["node", "drain", "e2e", "n00"]);
+    assert!(said.contains("moved 8 files, "), "{said}");
+    assert_eq!(fs::read(one.join("7-39")).expect("read"), content(300));
+}
