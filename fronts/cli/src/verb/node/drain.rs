@@ -83,9 +83,13 @@ fn current_map(session: &Session, node: NodeId) -> Outcome<ClusterMap> {
 pub(super) fn leave(session: &Session, instance: &Instance, mut leaving: Leaving, share: Share) -> Outcome<ClusterMap> {
     let (node, begun) = (leaving.node(), Instant::now());
     let mut map = current_map(session, node)?;
+    let silent = silent_nodes(session, map.nodes.iter().map(|node| node.id));
+    if silent.contains(&node) {
+        return Err(away(&map, node));
+    }
     loop {
         let now_ms = u64::try_from(begun.elapsed().as_millis()).expect("a process does not run for so long");
-        match leaving.next(now_ms, &map).map_err(|why| stays(&map, node, why))? {
+        match leaving.next(now_ms, &with_takers(&map, &silent)).map_err(|why| stays(&map, node, why))? {
             LeaveStep::Change(change) => {
                 map = change_node(session, &map, node, change)?;
                 // Of one that is removed, the process is recorded until it has ended.
@@ -108,6 +112,37 @@ pub(super) fn leave(session: &Session, instance: &Instance, mut leaving: Leaving
             LeaveStep::Done => return Ok(map),
         }
     }
+}
+
+/// The nodes of these that do not answer.
+fn silent_nodes(session: &Session, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
+    let answers = session::ask_nodes(&session.client, nodes, &NodeRequest::Status, STATUS_PATIENCE);
+    answers.into_iter().filter(|(_, answer)| answer == &Err(Error::Unreachable)).map(|(node, _)| node).collect()
+}
+
+/// The map in which no shard is to go to nodes that do not answer.
+fn with_takers(map: &ClusterMap, silent: &BTreeSet<NodeId>) -> ClusterMap {
+    let mut map = map.clone();
+    map.nodes.iter_mut().filter(|node| silent.contains(&node.id)).for_each(|node| node.drains = true);
+    map
+}
+
+/// Nothing can be moved from a node that does not answer.
+fn away(map: &ClusterMap, node: NodeId) -> Failure {
+    let shards: Vec<String> = map.shards_at(node).map(|shard| shard.to_string()).collect();
+    let names = match &shards[..] {
+        [] => String::new(),
+        [shard] => format!("shard {shard} (names and attributes) and "),
+        shards => format!("shards {} (names and attributes) and ", shards.join(", ")),
+    };
+    Failure::unreachable(format!(
+        "node {} does not answer, and what is there cannot be moved: {names}the bytes that files have there",
+        node_name(node)
+    ))
+    .remedy(
+        "if it hangs (`weft status` shows its process), try again when it answers; what was at a node that has ended \
+         is lost, and the rest goes on without it: `weft cp -r` copies that, `weft down` ends the file system",
+    )
 }
 
 fn stays(map: &ClusterMap, node: NodeId, why: Stays) -> Failure {
@@ -188,7 +223,16 @@ pub(super) fn move_shard(
     let moved = change_map(session, map, &NodeRequest::Move { shard, to }, PATIENCE)?;
     let map = moved.map_err(|error| match error {
         Error::Unreachable => {
-            Failure::new(format!("shard {shard} stays where it was: it was not at {} in time", node_name(to)))
+            let silent = silent_nodes(session, [from, to]);
+            let stays = format!("shard {shard} stays where it was");
+            if silent.contains(&from) {
+                return away(map, from);
+            }
+            if silent.contains(&to) {
+                return Failure::unreachable(format!("{stays}: node {} does not answer", node_name(to)))
+                    .remedy("`weft status` shows which nodes answer; try again");
+            }
+            Failure::new(format!("{stays}: it was not at {} in time", node_name(to)))
                 .remedy("see the logs of both nodes; a shard that takes longer than some seconds does not move")
         }
         error => Failure::of_weft(format_args!("move shard {shard}"), &error).failed(),
@@ -201,7 +245,35 @@ pub(super) fn move_shard(
 
 #[cfg(test)]
 mod tests {
+    use super::super::record_of;
     use super::*;
+    use weft_protocol::MapEpoch;
+
+    #[test]
+    fn what_is_at_a_node_that_does_not_answer_is_named() {
+        let nodes = [0, 1].map(record_of);
+        let map = ClusterMap::default().with_nodes(&nodes, 2, MapEpoch(1));
+        let text = away(&map, NodeId(1)).to_string();
+        let shards: Vec<String> = map.shards_at(NodeId(1)).map(|shard| shard.to_string()).collect();
+        assert!(text.contains("node n01 does not answer") && text.contains("is lost"), "{text}");
+        assert!(text.contains(&format!("shards {} (names", shards.join(", "))), "{text}");
+    }
+
+    #[test]
+    fn nodes_that_do_not_answer_take_no_shards() {
+        let nodes = [0, 1, 2].map(record_of);
+        let map = ClusterMap::default().with_nodes(&nodes[..1], 3, MapEpoch(1));
+        let map = map.with_nodes(&nodes[1..], 1, MapEpoch(2));
+        let map = map.with_change(NodeId(2), NodeChange::Drain, MapEpoch(3)).expect("a change");
+        let next = |silent: &[u16]| {
+            let silent = silent.iter().copied().map(NodeId).collect();
+            Leaving::drain(NodeId(2)).next(0, &with_takers(&map, &silent))
+        };
+        let shard = map.shards_at(NodeId(2)).next().expect("its shard");
+        assert_eq!(next(&[]), Ok(LeaveStep::MoveShard { shard, to: NodeId(1) }), "the one with the fewest");
+        assert_eq!(next(&[1]), Ok(LeaveStep::MoveShard { shard, to: NodeId(0) }));
+        assert_eq!(next(&[0, 1]), Err(Stays::NoOtherNode));
+    }
 
     #[test]
     fn nodes_are_named_as_in_tables() {
