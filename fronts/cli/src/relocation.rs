@@ -1,7 +1,8 @@
 //! Moves the bytes of many files: a walk finds files, workers move them.
 //!
-//! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile is as good as moved, and
-//! so is what another one has moved. A file with several names is moved once.
+//! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile, or is moved by another
+//! command, is as good as moved. A file with several names is moved once. A directory that cannot be listed is counted,
+//! and the walk goes on.
 //! Workers rest together, so that they use the nodes and the network for a share of the time only (`pacing.rs`).
 //!
 //! Cost: a message for each page of a listing, and eight or nine for each file that moves, beside its bytes.
@@ -9,7 +10,7 @@
 mod pacing;
 
 use self::pacing::Pacer;
-use crate::failure::{Explain, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::quantity::{bytes_text, span_text};
 use crate::session::Session;
@@ -17,7 +18,7 @@ use crate::target::WeftPath;
 use crate::tree::{Pages, attributes_of};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -114,6 +115,9 @@ impl Taken {
     }
 }
 
+/// Is given each file that is found.
+type Offer<'a> = dyn Fn(WeftPath, &Attributes) + 'a;
+
 /// What became of files.
 #[derive(Default)]
 pub struct Outcomes {
@@ -122,6 +126,8 @@ pub struct Outcomes {
     /// Of files that stay, since somebody has them open.
     pub in_use: Vec<WeftPath>,
     pub failed: u64,
+    /// Directories that could not be listed, and files whose attributes could not be read.
+    pub unreached: u64,
 }
 
 impl Outcomes {
@@ -131,6 +137,26 @@ impl Outcomes {
         self.bytes += more.bytes;
         self.in_use.extend(more.in_use);
         self.failed += more.failed;
+        self.unreached += more.unreached;
+    }
+
+    /// Why not all files are where they are to be.
+    fn failure(&self) -> Option<Failure> {
+        let Self { in_use, failed, unreached, .. } = self;
+        let parts = [
+            (in_use.len() as u64, "files in use stay where they are"),
+            (*failed, "files stay where they are: see above"),
+            (*unreached, "directories or files could not be reached: see above"),
+        ];
+        let text: Vec<String> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let failure = Failure::new(text.join(", "));
+        match (in_use.len(), failed, unreached) {
+            (0, 0, 0) => None,
+            (_, 0, 0) => Some(failure.remedy("close them, and try again")),
+            (_, _, 0) => Some(failure),
+            _ => Some(failure.remedy("`weft status` shows which nodes answer; try again when all do")),
+        }
     }
 }
 
@@ -150,12 +176,12 @@ pub struct Relocation<'a> {
 
 impl Relocation<'_> {
     /// Moves a file, or all files below a directory.
-    pub fn run(&self, root: &WeftPath, attributes: &Attributes) -> Outcome<Outcomes> {
+    pub fn run(&self, root: &WeftPath, attributes: &Attributes) -> Outcomes {
         let (outcomes, in_use, taken) = (Mutex::<Outcomes>::default(), Mutex::new(Vec::new()), Taken::default());
         let (pacer, progress) = (Pacer::new(self.share.percent), Progress::new());
         let (found, work) = sync_channel::<Found>(WAITING_MAX);
         let work = Mutex::new(work);
-        let walked = thread::scope(|scope| {
+        let unreached = thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
                     while let Some(file) = next(&work) {
@@ -168,16 +194,21 @@ impl Relocation<'_> {
                     }
                 });
             }
-            let walked = self.walk(root, attributes, (&found, &taken));
+            let unreached = self.walk(root, attributes, &|path, attributes| {
+                if attributes.layout.has_bytes() && (self.concerns)(attributes) && taken.take(attributes.inode) {
+                    // The workers take what is sent until this end is dropped.
+                    let _ = found.send(Found { path, inode: attributes.inode });
+                }
+            });
             // The workers end when they have what is on its way.
             drop(found);
-            walked
+            unreached
         });
-        walked?;
         let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcomes.unreached = unreached;
         self.retry(in_use.into_inner().unwrap_or_else(PoisonError::into_inner), (&pacer, &progress), &mut outcomes);
         progress.finish();
-        Ok(outcomes)
+        outcomes
     }
 
     fn retry(&self, mut in_use: Vec<Found>, (pacer, progress): (&Pacer, &Progress), outcomes: &mut Outcomes) {
@@ -195,47 +226,53 @@ impl Relocation<'_> {
         outcomes.in_use = in_use.into_iter().map(|file| file.path).collect();
     }
 
-    fn walk(
-        &self,
-        root: &WeftPath,
-        attributes: &Attributes,
-        (found, taken): (&SyncSender<Found>, &Taken),
-    ) -> Outcome<()> {
-        let offer = |path: WeftPath, attributes: &Attributes| {
-            if attributes.layout.has_bytes() && (self.concerns)(attributes) && taken.take(attributes.inode) {
-                // The workers take what is sent until this end is dropped.
-                let _ = found.send(Found { path, inode: attributes.inode });
-            }
-        };
+    /// Offers the files below a directory. Returns how many directories and files were not reached.
+    fn walk(&self, root: &WeftPath, attributes: &Attributes, offer: &Offer<'_>) -> u64 {
         if attributes.kind == FileKind::Regular {
             offer(root.clone(), attributes);
-            return Ok(());
+            return 0;
         }
+        let mut unreached = 0;
         let mut directories = vec![(root.clone(), attributes.inode)];
         while let Some((path, directory)) = directories.pop() {
-            let place = || format!("{} {path}", self.verb);
-            let mut pages = Pages::of(self.session, &self.who, directory, true);
-            loop {
-                let page = match pages.next() {
-                    Err(Error::NotFound | Error::Stale) => break,
-                    page => page.explain(place)?,
-                };
-                let Some(page) = page else { break };
-                for entry in page {
-                    let path = path.join(entry.name.as_bytes());
-                    match entry.kind {
-                        FileKind::Directory => directories.push((path, entry.inode)),
-                        FileKind::Symlink => {}
-                        FileKind::Regular => match attributes_of(self.session, &entry) {
-                            Ok(attributes) => offer(path, &attributes),
-                            Err(Error::NotFound | Error::Stale) => {}
-                            Err(error) => return Err(error).explain(place),
-                        },
-                    }
+            self.list((&path, directory), &mut directories, offer, &mut |path, error| {
+                unreached += 1;
+                if unreached <= SAID_MAX {
+                    output::warn(&Failure::of_weft(format_args!("{} {path}", self.verb), &error));
+                }
+            });
+        }
+        unreached
+    }
+
+    /// Offers the files of a directory, and adds the directories in it.
+    fn list(
+        &self,
+        (path, directory): (&WeftPath, InodeNumber),
+        directories: &mut Vec<(WeftPath, InodeNumber)>,
+        offer: &Offer<'_>,
+        fail: &mut dyn FnMut(&WeftPath, Error),
+    ) {
+        let mut pages = Pages::of(self.session, &self.who, directory, true);
+        loop {
+            let page = match pages.next() {
+                Ok(Some(page)) => page,
+                Ok(None) | Err(Error::NotFound | Error::Stale) => return,
+                Err(error) => return fail(path, error),
+            };
+            for entry in page {
+                let path = path.join(entry.name.as_bytes());
+                match entry.kind {
+                    FileKind::Directory => directories.push((path, entry.inode)),
+                    FileKind::Symlink => {}
+                    FileKind::Regular => match attributes_of(self.session, &entry) {
+                        Ok(attributes) => offer(path, &attributes),
+                        Err(Error::NotFound | Error::Stale) => {}
+                        Err(error) => fail(&path, error),
+                    },
                 }
             }
         }
-        Ok(())
     }
 
     /// Returns how many bytes were copied; `None`: it is where it is to be.
@@ -298,19 +335,12 @@ pub fn root_of(session: &Session) -> Outcome<(WeftPath, Attributes)> {
 
 /// Says what was done, and which files are in use.
 pub fn tell(outcomes: &Outcomes, took: Duration, done: &str) -> Outcome<()> {
-    let Outcomes { files, bytes, in_use, failed } = outcomes;
+    let Outcomes { files, bytes, .. } = outcomes;
     output::print(&format!("{done} {files} files, {} in {}\n", bytes_text(*bytes), span_text(took)))?;
-    for path in in_use.iter().take(usize::try_from(SAID_MAX).expect("few")) {
+    for path in outcomes.in_use.iter().take(usize::try_from(SAID_MAX).expect("few")) {
         output::note(format_args!("{path} is in use"));
     }
-    let used = format!("{} files in use stay where they are", in_use.len());
-    let failure = match (in_use.len(), failed) {
-        (0, 0) => return Ok(()),
-        (0, failed) => Failure::new(format!("{failed} files stay where they are: see above")),
-        (_, 0) => Failure::new(used).remedy("close them, and try again"),
-        (_, failed) => Failure::new(format!("{used}, and {failed} others: see above")),
-    };
-    Err(failure.failed())
+    outcomes.failure().map_or(Ok(()), Err)
 }
 
 fn next(work: &Mutex<Receiver<Found>>) -> Option<Found> {

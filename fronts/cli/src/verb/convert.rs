@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Outcome {
         };
         let (concerns, choose, who) = (&concerns, &choose, session.who.clone());
         let relocation = Relocation { session: &session, who, share: args.share, concerns, choose, verb: "convert" };
-        all.add(relocation.run(path, &attributes)?);
+        all.add(relocation.run(path, &attributes));
     }
     let told = relocation::tell(&all, begun.elapsed(), "converted");
     sessions.close()?;

@@ -188,3 +188,32 @@ fn a_listing_goes_on_behind_what_is_at_a_node_that_has_ended() {
     let unknown = lines.iter().filter(|line| line.starts_with("d?????????")).count();
     assert!((1..lines.len()).contains(&unknown), "{listing}");
 }
+
+#[test]
+fn what_is_at_nodes_that_answer_leaves_a_node_and_what_is_at_one_that_has_ended_is_named() {
+    let ground = Ground::new("drain-away");
+    ground.weft(&["up", "e2e", "--nodes", "3"]);
+    fs::write(ground.path("file"), "of a node").expect("written");
+    let last = ground.status()["nodes"][2]["shards"][0]["shard"].clone();
+    // Each command makes its directory, and the bytes of its file, at a node that it chooses by chance.
+    let names: Vec<String> = (0..18).map(|number| format!("e2e:/d{number:02}")).collect();
+    for name in &names {
+        ground.weft(&["mkdir", name]);
+        ground.weft(&["cp", "-q", "file", &format!("{name}/f")]);
+    }
+    let is_lost = |name: &&String| ground.json(&["stat", "--json", name])[0]["shard"] == last;
+    let (lost, kept): (Vec<&String>, Vec<&String>) = names.iter().partition(is_lost);
+    assert!(!lost.is_empty() && !kept.is_empty(), "{lost:?} {kept:?}");
+    signal(pids(&ground)[2], "-KILL");
+    let said = ground.weft_fails(2, &["node", "remove", "e2e", "n02"]);
+    assert!(said.contains(&format!("n02 does not answer, and what is there cannot be moved: shard {last}")), "{said}");
+    let said = ground.weft_fails(2, &["node", "drain", "e2e", "n01"]);
+    assert!(said.contains(&format!("{} directories or files could not be reached", lost.len())), "{said}");
+    for name in lost {
+        assert!(said.contains(&format!("move {name}: ")), "{name}: {said}");
+    }
+    for name in kept {
+        let located = ground.json(&["locate", "--json", &format!("{name}/f")]);
+        assert_ne!(located[0]["ranges"][0]["node"], 1, "{located}");
+    }
+}

@@ -123,7 +123,7 @@ fn move_files(session: &Session, share: Share) -> Outcome<()> {
     let who = Credentials::default();
     let relocation = Relocation { session, who, share, concerns: &concerns, choose: &choose, verb: "move" };
     let (path, attributes) = relocation::root_of(session)?;
-    let outcomes = relocation.run(&path, &attributes)?;
+    let outcomes = relocation.run(&path, &attributes);
     relocation::tell(&outcomes, begun.elapsed(), "moved")
 }
 
