@@ -20,6 +20,7 @@ mod backlog;
 mod below;
 mod changes;
 mod contention;
+mod counts;
 mod data;
 mod end;
 mod first_objects;
@@ -187,8 +188,7 @@ pub struct Shard<K> {
     intents: intents::Asking,
     locks: lock_calls::LockCalls,
     locked: peer::Locked,
-    /// Calls received at this node.
-    calls: u64,
+    counts: counts::Counts,
 }
 
 /// What becomes of work when it is judged.
@@ -256,7 +256,7 @@ impl<K: KeyValue> Shard<K> {
             intents: intents::Asking::default(),
             locks: lock_calls::LockCalls::default(),
             locked: peer::Locked::default(),
-            calls: 0,
+            counts: counts::Counts::default(),
         }
     }
 
@@ -284,7 +284,7 @@ impl<K: KeyValue> Shard<K> {
         self.now = self.clock.read(now);
         match event {
             Event::Call { token, origin, credentials, request, repeats } => {
-                self.calls += 1;
+                self.counts.calls += 1;
                 let (by_name, made, asked, answers) = (None, false, None, None);
                 self.receive(Call { token, origin, credentials, request, repeats, by_name, made, asked, answers }, out);
             }

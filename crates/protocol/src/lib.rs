@@ -111,4 +111,5 @@ pub use xattr::{Xattr, XattrExpectation, XattrName, XattrNamespace, XattrValue};
 /// |    | `Publish` has several parts, with their writers and numbers, and `range`; `LeaseKey::Ranges`; |
 /// |    | an open can be for a group: `OpenFlags` have `group`; it makes files with objects: `FirstObjects`, `Make`; |
 /// |    | `Lend`, reads from server memory; counters have `read_memory_bytes` and `read_memory_lost_bytes` |
+/// |    | `ShardStatus` has `renames` and `renames_across`; |
 pub const PROTOCOL_VERSION: u8 = 42;

@@ -153,6 +153,7 @@ impl<K: KeyValue> Shard<K> {
             self.note_split(call, answer);
             self.note_overtaken(call, answer);
             self.note_watched(call, plan);
+            self.counts.renamed(answer, false);
             self.grant_all(call, answer);
             self.grow(&call.request, answer);
         }

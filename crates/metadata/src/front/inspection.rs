@@ -4,6 +4,7 @@
 //! Not here: anything that changes the state, or that decides.
 
 use super::Shard;
+use super::counts::Counts;
 use super::park::{Parked, Wait, Work};
 use crate::kv::KeyValue;
 use std::collections::BTreeSet;
@@ -28,6 +29,7 @@ pub struct StuckCall {
 impl<K: KeyValue> Shard<K> {
     /// State, for `weft status`.
     pub fn status(&self) -> ShardStatus {
+        let Counts { calls, renames, renames_across } = self.counts;
         ShardStatus {
             shard: self.back.shard(),
             inodes: self.back.inodes(),
@@ -37,7 +39,9 @@ impl<K: KeyValue> Shard<K> {
             recalls: self.recalls.count(),
             parked: self.parking.count() as u64,
             store_bytes: self.back.store_bytes(),
-            calls: self.calls,
+            calls,
+            renames,
+            renames_across,
             failed: None,
         }
     }

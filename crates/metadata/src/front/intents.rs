@@ -188,8 +188,11 @@ impl<K: KeyValue> Shard<K> {
         if let Some(parked) = waiting.first().and_then(|place| self.parking.take(*place))
             && let super::park::Work::Call(call) = parked.work
         {
-            if let (Ok(answer), true) = (&mut result, self.sessions.is_alive(call.session())) {
-                self.grant_after_intent(&call, answer);
+            if let Ok(answer) = &mut result {
+                self.counts.renamed(answer, true);
+                if self.sessions.is_alive(call.session()) {
+                    self.grant_after_intent(&call, answer);
+                }
             }
             self.reply_again(&call, result, out);
             self.wake(Wait::Repeated(call.origin));

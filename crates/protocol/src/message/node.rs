@@ -97,6 +97,10 @@ pub struct ShardStatus {
     pub store_bytes: u64,
     /// Calls that it was sent since it is at this node.
     pub calls: u64,
+    /// Renames of files since then: those that it has made alone...
+    pub renames: u64,
+    /// ... and those that it has coordinated with other shards.
+    pub renames_across: u64,
     /// An assertion failed in the shard, and it serves no more: the text.
     pub failed: Option<String>,
 }

@@ -557,6 +557,8 @@ pub fn node_answers() -> Vec<NodeAnswer> {
         parked: 6,
         store_bytes: 70_000,
         calls: 80_000,
+        renames: 90,
+        renames_across: 10,
         failed: Some("assertion failed".to_owned()),
     };
     let counters = Counters {

@@ -27,7 +27,7 @@ nothing runs, a node does not answer, or a shard has failed.
   nodes: [{node, name, host, site, tcp, unix, ssh_host, pid, drains, answers,
     error, uptime_seconds, store, connections,
     shards: [{shard, inodes, dentries, sessions, leases, recalls,
-      parked, store_bytes, calls, failed}],
+      parked, store_bytes, calls, renames, renames_across, failed}],
     space: {total, free, reserve, objects, device, device_free} or null,
     counters: {requests, read_tcp_bytes, read_unix_bytes,
       write_tcp_bytes, write_unix_bytes, write_memory_bytes,
@@ -41,7 +41,9 @@ nothing runs, a node does not answer, or a shard has failed.
   drained: what was written back to it, or null: {files, bytes,
     verified_files, removed, conflicts, failures, writing}
 Of a node that does not answer, `error` says why and what only it knows is null
-or empty.
+or empty. RENAMES (renames) are those of files inside the shard, ACROSS
+(renames_across) those for which it asked other shards, since the shard is at
+its node.
 
 Examples:
   weft status
@@ -316,15 +318,17 @@ fn shard_table(nodes: &[NodeReport]) -> Table {
         ">RECALLS",
         ">PARKED",
         ">CALLS",
+        ">RENAMES",
+        ">ACROSS",
         ">MEMORY",
     ]);
     for node in nodes {
         for shard in &node.shards {
-            let ShardStatus { inodes, dentries, sessions, leases, recalls, parked, calls, .. } = *shard;
-            let numbers = [inodes, dentries, sessions, leases, recalls, parked, calls].map(|number| number.to_string());
-            let [inodes, dentries, sessions, leases, recalls, parked, calls] = numbers;
-            let (name, number, memory) = (node.name.clone(), shard.shard.to_string(), bytes_text(shard.store_bytes));
-            table.row([name, number, inodes, dentries, sessions, leases, recalls, parked, calls, memory]);
+            let held = [shard.inodes, shard.dentries, shard.sessions, shard.leases, shard.recalls, shard.parked];
+            let done = [shard.calls, shard.renames, shard.renames_across];
+            let names = [node.name.clone(), shard.shard.to_string()];
+            let numbers = held.into_iter().chain(done).map(|number| number.to_string());
+            table.row_of(names.into_iter().chain(numbers).chain([bytes_text(shard.store_bytes)]).collect());
         }
     }
     table
@@ -431,7 +435,8 @@ mod tests {
     fn file_system() -> FileSystem {
         let instance = instance();
         let failed = Some("a machine is broken".to_owned());
-        let shard = ShardStatus { shard: ShardId(3), inodes: 7, failed, ..ShardStatus::default() };
+        let counts = ShardStatus { inodes: 7, calls: 9, renames: 5, renames_across: 2, ..ShardStatus::default() };
+        let shard = ShardStatus { shard: ShardId(3), failed, ..counts };
         let space =
             Some(Space { total: 10 << 30, free: 9 << 30, reserve: 0, objects: 2, device: 1, device_free: 9 << 30 });
         let status = NodeStatus { uptime_seconds: 75, shards: vec![shard], space, ..NodeStatus::default() };
@@ -467,6 +472,8 @@ mod tests {
             "lies over /project",
             "/project/a was changed below",
             "1.0 GiB  9.0 GiB",
+            "CALLS  RENAMES  ACROSS",
+            "    9        5       2",
         ] {
             assert!(text.contains(part), "{part} in:\n{text}");
         }

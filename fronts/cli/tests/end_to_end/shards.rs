@@ -100,3 +100,56 @@ fn names_move_and_link_between_shards_through_two_mounts() {
         ground.weft(&["umount", &place.display().to_string()]);
     }
 }
+
+/// Renames of files that all shards have made so far: alone, and with other shards.
+fn renames(ground: &Ground) -> [u64; 2] {
+    let status = ground.status();
+    let nodes = status["nodes"].as_array().expect("nodes");
+    let shards = || nodes.iter().flat_map(|node| node["shards"].as_array().expect("shards"));
+    ["renames", "renames_across"].map(|field| shards().map(|shard| shard[field].as_u64().expect("a number")).sum())
+}
+
+/// How most programs replace a file: they write a temporary one and give it the other one's name, ten times.
+fn replace(temporary: &Path, target: &Path) {
+    for round in 0..10 {
+        write(temporary, &format!("{round}"));
+        fs::rename(temporary, target).unwrap_or_else(|error| panic!("to {}: {error}", target.display()));
+    }
+    assert_eq!(read(target), "9");
+}
+
+#[test]
+fn replacing_a_file_crosses_shards_only_from_a_directory_of_another_one() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("crossing");
+    ground.weft(&["up", "e2e", "--nodes", "4", "--store", "store"]);
+    let names = directories_of_shards(&ground);
+    let mount = ground.path("m");
+    fs::create_dir(&mount).expect("a directory");
+    ground.weft(&["mount", "e2e", &mount.display().to_string()]);
+    let mut before = [0, 0];
+    let mut done = || {
+        let now = renames(&ground);
+        let done = [now[0] - before[0], now[1] - before[1]];
+        before = now;
+        done
+    };
+    for name in &names {
+        replace(&mount.join(name).join("temporary"), &mount.join(name).join("target"));
+    }
+    assert_eq!(done(), [40, 0], "in the same directory");
+    for name in ["own", "own/temporary", "own/target"] {
+        fs::create_dir(mount.join(name)).expect("made");
+    }
+    replace(&mount.join("own/temporary/file"), &mount.join("own/target/file"));
+    assert_eq!(done(), [10, 0], "between directories that one mount has made");
+    for from in &names {
+        for to in &names {
+            replace(&mount.join(from).join("temporary"), &mount.join(to).join(format!("from-{from}")));
+        }
+    }
+    assert_eq!(done(), [40, 120], "between any two of four directories at different shards");
+    ground.weft(&["umount", &mount.display().to_string()]);
+}

@@ -150,6 +150,29 @@ pub(super) fn rm((parent, text): Place<'_>) -> ShardRequest {
 }
 
 #[test]
+fn renames_of_files_are_counted_by_the_shard_of_the_caller_inside_and_across() {
+    let mut several = Several::new();
+    let [root, one, ..] = several.directories[..] else { panic!("four directories") };
+    let counts = |several: &mut Several, shard| {
+        let status = several.at(ShardId(shard)).shard.status();
+        (status.renames, status.renames_across)
+    };
+    several.make((one, "f"));
+    several.make((one, "temporary"));
+    several.ok(A, mv((one, "temporary"), (one, "f"), RenameMode::Replace));
+    assert_eq!(several.call(A, mv((one, "none"), (one, "f"), RenameMode::Replace)), Err(Error::NotFound));
+    assert_eq!((counts(&mut several, 1), counts(&mut several, 0)), ((1, 0), (0, 0)));
+    let (shard, _) = several.begin(A, mv((one, "f"), (root, "f"), RenameMode::Replace));
+    several.settle();
+    let other = ShardId(1 - shard.0);
+    assert_eq!(counts(&mut several, shard.0).1, 1, "at the shard that was called");
+    assert_eq!(counts(&mut several, other.0).1, 0);
+    make_directory(&mut several, (one, "directory"), 1);
+    several.ok(A, mv((one, "directory"), (one, "renamed"), RenameMode::Replace));
+    assert_eq!(counts(&mut several, 1).0, 1, "of files alone");
+}
+
+#[test]
 fn a_file_moves_between_shards_in_each_mode() {
     let mut several = Several::new();
     let [root, d1, d2, d3] = several.directories[..] else { panic!("four directories") };
