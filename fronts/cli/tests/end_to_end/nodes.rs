@@ -1,12 +1,14 @@
 //! Nodes that join, drain and leave while the file system is in use.
 
+use super::shards::directories_of_shards;
 use super::{Ground, can_mount};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Writes, reads and renames files of its own until it is told to stop. Answers how many are there.
 fn work(directory: &Path, stop: &AtomicBool) -> usize {
@@ -225,4 +227,77 @@ fn a_percentile_is_the_value_of_the_nearest_rank() {
     assert_eq!(of_45, [1.0, 23.0, 45.0, 45.0, 45.0], "99 of 100 do not exceed the largest of 45");
     assert_eq!([50, 99].map(|percent| percentile(&up_to(200), percent)), [100.0, 198.0]);
     assert_eq!(percentile(&[7.0], 99), 7.0);
+}
+
+/// The shards of each node.
+fn shards_of(status: &Value) -> Vec<Vec<u64>> {
+    let nodes = status["nodes"].as_array().expect("nodes").iter();
+    let shards = nodes.map(|node| node["shards"].as_array().expect("shards").iter());
+    shards.map(|shards| shards.map(|shard| shard["shard"].as_u64().expect("a number")).collect()).collect()
+}
+
+/// Calls that shards have been sent.
+fn calls_of(status: &Value) -> u64 {
+    let nodes = status["nodes"].as_array().expect("nodes").iter();
+    let shards = nodes.flat_map(|node| node["shards"].as_array().expect("shards"));
+    shards.map(|shard| shard["calls"].as_u64().expect("a number")).sum()
+}
+
+/// A call for each time, of several threads, until they are told to stop.
+fn keep_busy<'a>(scope: &'a thread::Scope<'a, '_>, files: &'a [PathBuf], stop: &'a AtomicBool) {
+    for (file, _) in files.iter().flat_map(|file| (0..4).map(move |thread| (file, thread))) {
+        scope.spawn(move || {
+            for mode in [0o600, 0o640].into_iter().cycle() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("a call");
+            }
+        });
+    }
+}
+
+/// How long a machine may take to make a thousand calls a second, below which nothing moves for its calls.
+const LOAD_PATIENCE: Duration = Duration::from_secs(120);
+
+#[test]
+fn one_of_two_busy_shards_of_a_node_moves_to_an_idle_node() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("balance-load");
+    ground.weft(&["up", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
+    let names = directories_of_shards(&ground);
+    let point = ground.path("m");
+    fs::create_dir(&point).expect("made");
+    ground.weft(&["mount", "e2e", &point.display().to_string()]);
+    let busy = shards_of(&ground.status())[1].clone();
+    let shard = |name: &String| ground.json(&["stat", "--json", &format!("e2e:/{name}")])[0]["shard"].as_u64();
+    let names = names.iter().filter(|name| busy.contains(&shard(name).expect("a number")));
+    let files: Vec<PathBuf> = names.map(|name| point.join(name).join("file")).collect();
+    assert_eq!((busy.len(), files.len()), (2, 2), "{busy:?} {files:?}");
+    files.iter().for_each(|file| fs::write(file, "").expect("written"));
+    let stop = AtomicBool::new(false);
+    let has_moved = thread::scope(|scope| {
+        let _stops = StopsAtLast(&stop);
+        keep_busy(scope, &files, &stop);
+        let (begun, before) = (Instant::now(), calls_of(&ground.status()));
+        let moves = || ground.weft(&["balance", "e2e"]).contains(" calls a second: shard ");
+        while !moves() {
+            if begun.elapsed() > LOAD_PATIENCE {
+                let rate = (calls_of(&ground.status()) - before) / begun.elapsed().as_secs();
+                assert!(rate < 1000, "nothing has moved, with {rate} calls a second");
+                eprintln!("skipped: this machine makes {rate} calls a second, and shards move for 1000 and more");
+                return false;
+            }
+        }
+        true
+    });
+    if has_moved {
+        let now = shards_of(&ground.status());
+        let counts: Vec<usize> =
+            now.iter().map(|shards| shards.iter().filter(|shard| busy.contains(shard)).count()).collect();
+        assert_eq!(counts, [1, 1], "each node has one of {busy:?}: {now:?}");
+        assert!(now.iter().all(|shards| shards.len() == 2), "{now:?}");
+    }
 }

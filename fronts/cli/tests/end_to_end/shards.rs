@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Makes directories, each by a client of its own, until four shards have one; a name for each shard.
-fn directories_of_shards(ground: &Ground) -> Vec<String> {
+pub fn directories_of_shards(ground: &Ground) -> Vec<String> {
     let mut directories = BTreeMap::new();
     for number in 0..200 {
         let name = format!("d{number}");
