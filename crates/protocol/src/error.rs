@@ -36,7 +36,7 @@ pub enum Error {
     FileTooLarge,
     #[error("no space left on node")]
     NoSpace,
-    /// A directory would get a parent at another shard. A caller copies instead.
+    /// A shard was to make alone what needs other shards. No client gets it: the shard asks the others before.
     #[error("the two names are on different shards")]
     CrossShard,
     /// The inode is gone: removed, or from before its shard was lost.

@@ -185,11 +185,6 @@ pub fn copy(sources: &[Place], target: &Place, choices: &Choices) -> Outcome<()>
     copy_all(&pairs.collect::<Vec<_>>(), choices)
 }
 
-/// Copies a source to exactly this name.
-pub fn copy_as(source: &Place, target: &Place, choices: &Choices) -> Outcome<()> {
-    copy_all(&[(source.clone(), target.clone())], choices)
-}
-
 /// Copies sources into a directory, which is made with those above it when it is not there. The same command always
 /// means the same names, so that it can be run again. What could not be copied is in the report; `common` is what the
 /// machines of the crew are told.

@@ -1,9 +1,7 @@
 //! `weft mv`: gives things other names.
 
-use crate::copy::{self, Choices};
 use crate::failure::{Ending, Explain, Failure, Outcome};
-use crate::output::{self, Answer};
-use crate::removal::{self, Victim};
+use crate::output::Answer;
 use crate::session::{Session, Sessions};
 use crate::target::{Target, WeftPath};
 use std::ffi::OsString;
@@ -12,9 +10,8 @@ use weft_protocol::message::shard::RenameMode;
 use weft_protocol::{Error, FileKind};
 
 const HELP: &str = "\
-Several sources need a directory as target. Between two shards that cannot
-rename into each other, the source is copied and then removed. Between file
-systems, use `weft cp` and `weft rm`.
+Several sources need a directory as target. No bytes are copied, whichever
+nodes the names are at. Between file systems, use `weft cp` and `weft rm`.
 
 Examples:
   weft mv weft:/a weft:/b
@@ -76,41 +73,18 @@ pub fn run(args: &Args) -> Outcome {
     Ok(Ending::Done)
 }
 
-fn rename(args: &Args, session: &Arc<Session>, source: &WeftPath, target: &WeftPath) -> Outcome<()> {
+fn rename(args: &Args, session: &Session, source: &WeftPath, target: &WeftPath) -> Outcome<()> {
     let (parent, name) = session.parent(source, "mv")?;
     let (new_parent, new_name) = session.parent(target, "mv")?;
     let mode = if args.no_clobber { RenameMode::NoReplace } else { RenameMode::Replace };
     match session.client.rename(&session.who, parent, &name, new_parent, &new_name, mode) {
-        Err(Error::CrossShard) => {}
         Err(Error::Exists) if args.no_clobber => {
-            return Err(
-                Failure::new(format!("mv {source} to {target}: is there already")).remedy("leave out -n to replace it")
-            );
+            Err(Failure::new(format!("mv {source} to {target}: is there already")).remedy("leave out -n to replace it"))
         }
         // The names are valid, so that one reason is left.
-        Err(Error::Invalid) => return Err(into_itself(source, target)),
-        renamed => return renamed.explain(|| format!("mv {source} to {target}")),
+        Err(Error::Invalid) => Err(into_itself(source, target)),
+        renamed => renamed.explain(|| format!("mv {source} to {target}")),
     }
-    if args.no_clobber && session.client.lookup(&session.who, new_parent, &new_name).is_ok() {
-        return Err(
-            Failure::new(format!("mv {source} to {target}: is there already")).remedy("leave out -n to replace it")
-        );
-    }
-    let from = copy::Place::Weft(Arc::clone(session), source.path.clone());
-    let to = copy::Place::Weft(Arc::clone(session), target.path.clone());
-    if to.is_below(&from) {
-        return Err(into_itself(source, target));
-    }
-    copy::copy_as(&from, &to, &Choices { recursive: true, ..Choices::default() })?;
-    let moved = session.walk(source, false, "mv")?.attributes;
-    let mut tell = |path: &WeftPath| {
-        tracing::debug!("removed {path}");
-        Ok(())
-    };
-    let victim = Victim { path: source, parent, name: &name, inode: moved.inode, kind: moved.kind };
-    removal::remove(session, &victim, &mut tell)?;
-    output::note(format_args!("{source} was copied to {target} and removed: they are on different shards"));
-    Ok(())
 }
 
 fn into_itself(source: &WeftPath, target: &WeftPath) -> Failure {

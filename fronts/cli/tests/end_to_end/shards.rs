@@ -87,7 +87,7 @@ fn names_move_and_link_between_shards_through_two_mounts() {
             }
         }
     }
-    // Directories and what is in them: `mv` copies where a parent is at another shard.
+    // Directories and what is in them.
     let [a, b, ..] = &names[..] else { panic!("four directories") };
     fs::create_dir(one.join(a).join("sub")).expect("made");
     write(&one.join(a).join("sub/file"), "kept");
