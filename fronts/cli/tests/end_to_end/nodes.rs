@@ -193,13 +193,13 @@ fn one_node_becomes_sixteen_and_one_again_under_two_mounts_that_are_in_use() {
     two_mounts_in_use(&ground, || {
         for _ in 1..16 {
             ground.weft(&["node", "add", "e2e"]);
-            waited.extend(pauses(&said(&ground, &["balance", "e2e"])));
+            waited.extend(pauses(&said(&ground, &["balance", "e2e", "--share", "100"])));
         }
         assert_eq!(ground.status()["nodes"].as_array().map(Vec::len), Some(16));
         ground.weft(&["mkdir", "-p", "--placement", "hash", "e2e:/one"]);
         for node in 0..15 {
             // What is in use for a moment stays, and is moved the next time.
-            let remove = || said(&ground, &["node", "remove", "e2e", &format!("n{node:02}")]);
+            let remove = || said(&ground, &["node", "remove", "e2e", "--share", "100", &format!("n{node:02}")]);
             let left = (0..20).map(|_| remove()).any(|said| {
                 waited.extend(pauses(&said));
                 said.contains("left e2e")
