@@ -6,7 +6,7 @@ CARGO ?= cargo
 MINUTES ?= 10
 CHURN_MINUTES ?= 60
 # How long `make explore` runs new seeds, seconds of each kind, and of which kinds.
-EXPLORE_SECONDS ?= 30
+EXPLORE_SECONDS ?= 20
 EXPLORE_KINDS ?= native partitions mounts
 # Tests of one program that run at a time: most of them wait for processes that they have started.
 TEST_THREADS ?= 4
@@ -49,7 +49,7 @@ lint: ## Formatting, and clippy without a warning
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECONDS (30) of each of EXPLORE_KINDS
+explore: ## New seeds of the simulation, the first from the commit: EXPLORE_SECONDS (20) of each of EXPLORE_KINDS
 	scripts/explore.sh $(EXPLORE_SECONDS) $(EXPLORE_KINDS)
 
 bench: ## Measure, beside other systems where they are installed; see docs/performance.md

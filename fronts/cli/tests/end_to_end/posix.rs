@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -132,6 +132,19 @@ fn writing_to_a_set_id_file_of_somebody_else_clears_the_bits() {
     });
 }
 
+/// Runs a program as a user without privileges. What another test has just forked has this test's open files until it
+/// calls `execve`: a copy that was written meanwhile is busy.
+fn run(program: &Path) -> io::Result<ExitStatus> {
+    let mut ran = None;
+    wait_until("the end of all writing to a program", || {
+        let now = Command::new(program).uid(USER).gid(USER).status();
+        let is_busy = matches!(&now, Err(error) if error.kind() == ErrorKind::ExecutableFileBusy);
+        ran = Some(now);
+        !is_busy
+    });
+    ran.expect("it was tried")
+}
+
 #[test]
 fn a_program_that_cannot_be_read_can_be_run() {
     in_each_mode("run", |here, there| {
@@ -146,7 +159,7 @@ fn a_program_that_cannot_be_read_can_be_run() {
             set_mode(&here.join(&name), mode);
             for path in [here.join(&name), there.join(&name)] {
                 for round in 0..2 {
-                    let ran = Command::new(&path).uid(USER).gid(USER).status();
+                    let ran = run(&path);
                     match ran {
                         Ok(status) => assert!(status.success() && runs, "{mode:o}, round {round}"),
                         Err(error) => {
