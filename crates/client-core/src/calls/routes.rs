@@ -118,8 +118,8 @@ impl<S: Shell> Calls<S> {
 
     /// Looks for a newer map than that of this epoch, beside a node that does not answer: at the root shard's node, and
     /// at some others if that does not answer. Both may have left the file system, the root shard's before the client
-    /// has heard that this has moved. Nodes that were heard of lately are asked alone, if there are any, and after one
-    /// that was waited for nobody is: several that hang would be waited for one after the other.
+    /// has heard that this has moved. Nodes that were heard within a term are asked alone, if there are any, and after
+    /// one that was waited for nobody is: several that hang would be waited for one after the other.
     async fn has_newer_map(&self, epoch: MapEpoch, beside: NodeId) -> bool {
         if self.map_epoch() > epoch {
             return true;
@@ -128,9 +128,19 @@ impl<S: Shell> Calls<S> {
         let root = map.node_of(ShardId::ROOT);
         let others = map.nodes.iter().map(|node| node.id).filter(|node| Some(*node) != root);
         let all = root.into_iter().chain(others).filter(|node| *node != beside);
-        let (heard, unheard): (Vec<_>, Vec<_>) = all.partition(|node| map.shards_at(*node).any(|it| self.hears(it)));
-        let asked = if heard.is_empty() { unheard } else { heard };
-        for node in asked.into_iter().take(1 + OTHERS_ASKED) {
+        let heard_until_ms = |node| {
+            let cache = self.session.cache();
+            map.shards_at(node).map(|shard| cache.valid_until_ms(shard)).max()
+        };
+        let mut asked: Vec<_> = all.map(|node| (heard_until_ms(node), node)).collect();
+        // The longer a node has not been heard, the sooner it is one that hangs.
+        asked.sort_by_key(|(until_ms, _)| std::cmp::Reverse(*until_ms));
+        let now_ms = self.shell.now_ms();
+        let is_heard = |until_ms: Option<u64>| until_ms > Some(now_ms);
+        if asked.first().is_some_and(|(until_ms, _)| is_heard(*until_ms)) {
+            asked.retain(|(until_ms, _)| is_heard(*until_ms));
+        }
+        for (_, node) in asked.into_iter().take(1 + OTHERS_ASKED) {
             let began_ms = self.shell.now_ms();
             let refreshed = self.refresh_map(node).await;
             if self.map_epoch() > epoch {
