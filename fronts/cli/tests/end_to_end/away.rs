@@ -123,8 +123,8 @@ fn calls_to_a_stopped_node_fail_after_the_soft_time_and_work_when_it_goes_on() {
     }
 }
 
-/// The soft times of nodes that hang do not add up: a call that waits for one asks nodes for a newer map that were heard
-/// within a term, which is shorter.
+/// The soft times of nodes that hang do not add up: a call that waits for one asks nodes for a newer map that were
+/// heard within a term, which is shorter.
 #[test]
 fn a_call_waits_for_one_of_two_nodes_that_hang() {
     if !can_mount() {
