@@ -1,5 +1,6 @@
 //! Nodes that join, drain and leave while the file system is in use.
 
+use super::away::mounted;
 use super::shards::directories_of_shards;
 use super::{Ground, can_mount};
 use serde_json::Value;
@@ -268,9 +269,7 @@ fn one_of_two_busy_shards_of_a_node_moves_to_an_idle_node() {
     let ground = Ground::new("balance-load");
     ground.weft(&["up", "e2e", "--nodes", "2", "--shards-per-node", "2"]);
     let names = directories_of_shards(&ground);
-    let point = ground.path("m");
-    fs::create_dir(&point).expect("made");
-    ground.weft(&["mount", "e2e", &point.display().to_string()]);
+    let point = mounted(&ground, &[]);
     let busy = shards_of(&ground.status())[1].clone();
     let shard = |name: &String| ground.json(&["stat", "--json", &format!("e2e:/{name}")])[0]["shard"].as_u64();
     let names = names.iter().filter(|name| busy.contains(&shard(name).expect("a number")));

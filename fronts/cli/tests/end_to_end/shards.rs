@@ -1,5 +1,6 @@
 //! Two mounts of one file system of four nodes: names and inodes of different shards.
 
+use super::away::mounted;
 use super::{Ground, can_mount};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::BTreeMap;
@@ -126,9 +127,7 @@ fn replacing_a_file_crosses_shards_only_from_a_directory_of_another_one() {
     let ground = Ground::new("crossing");
     ground.weft(&["up", "e2e", "--nodes", "4", "--store", "store"]);
     let names = directories_of_shards(&ground);
-    let mount = ground.path("m");
-    fs::create_dir(&mount).expect("a directory");
-    ground.weft(&["mount", "e2e", &mount.display().to_string()]);
+    let mount = mounted(&ground, &[]);
     let mut before = [0, 0];
     let mut done = || {
         let now = renames(&ground);
