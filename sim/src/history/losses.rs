@@ -61,7 +61,7 @@ impl State {
         }
         if let Some(open) = handle_of(call).and_then(|handle| self.open.get_mut(&handle)) {
             match (call, told) {
-                // A flush is told of it once more, or for the first time of what a count was short for.
+                // A flush reports the error again; after a short count it reports it for the first time.
                 (Call::Write { .. } | Call::Pwrite { .. }, Err(_)) => {
                     (open.write_owes, open.flush_owes) = (false, true);
                 }

@@ -185,7 +185,7 @@ fn no_group_is_opened_for_a_session_that_has_ended_while_objects_were_made() {
         answer_makes(&mut world, inode, 1, 70);
         assert_eq!(world.result(opens), Some(Err(Error::SessionEnded)));
         assert!(world.shard.merely_open(OTHER).is_empty() && !world.shard.merely_open(GROUP).is_empty());
-        // What was made for it is there all the same.
+        // The objects that were made for it stay with the file.
         let told = world.ok(C, ShardRequest::OpenGroup { inode, access: Access::Read, group: OTHER });
         assert_eq!((grants(&told), rights(&told).len()), (Grants::OPEN, 1));
     }
