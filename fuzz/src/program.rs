@@ -473,6 +473,7 @@ impl<'a> World<'a> {
         match self.reader.below(8) {
             0 => ShardRequest::CancelLock { inode, wait },
             1 => ShardRequest::TestLock { inode, owner, lock: locks[0] },
+            7 => ShardRequest::TakeLocks { inode, held: vec![OwnerLocks { owner, pid: 1, locks }] },
             2 | 3 => {
                 ShardRequest::Unlock { inode, owner, ranges: locks.iter().map(|lock| lock.range).take(1).collect() }
             }

@@ -10,6 +10,7 @@ use crate::process::Process;
 use crate::program::{Program, ProgramId, STEPS, open};
 use crate::random::Random;
 use crate::shell::{LockWaiter, SimShell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -53,7 +54,11 @@ pub async fn use_locks(machine: Arc<Files<SimShell>>, process: Rc<Process>, name
     let is_process = id.decide(&process, "owner", 0, |random| random.below(2)) == 0;
     let kind = if is_process { LockKind::Process } else { LockKind::Description };
     let owner = LockOwner { kind, number };
-    let mut locker = Locker { program: Program::new(machine, Rc::clone(&process), Opened::Own(handle), id), owner };
+    let mut locker = Locker {
+        program: Program::new(machine, Rc::clone(&process), Opened::Own(handle), id),
+        owner,
+        in_doubt: Cell::new(false),
+    };
     let steps = locker.decide("steps", 2 + STEPS);
     for _ in 0..steps {
         if process.ending.get() {
@@ -72,6 +77,8 @@ pub async fn use_locks(machine: Arc<Files<SimShell>>, process: Rc<Process>, name
 struct Locker {
     program: Program,
     owner: LockOwner,
+    /// A call has no answer, and may have left something locked in which it does not believe.
+    in_doubt: Cell<bool>,
 }
 
 impl Locker {
@@ -105,7 +112,8 @@ impl Locker {
                 let mode = |number| if number == 0 { LockMode::Shared } else { LockMode::Exclusive };
                 let lock = |_| RangeLock { range: self.range(), mode: mode(self.decide("mode", 2)) };
                 let locks: Vec<_> = (0..count).map(lock).collect();
-                let waits = waits && (self.owner.kind == LockKind::Process || !self.holds());
+                let may_hold = self.holds() || self.in_doubt.get();
+                let waits = waits && (self.owner.kind == LockKind::Process || !may_hold);
                 self.lock(locks, waits, for_ms).await;
             }
             Step::Unlock => {
@@ -207,13 +215,14 @@ impl Locker {
             Err(Error::Interrupted) => {
                 self.check(for_ms.is_some(), "was interrupted by nobody");
                 // Without an answer to that it may have been granted.
+                self.in_doubt.set(true);
             }
             Err(Error::Deadlock) => {
                 self.check(self.owner.kind == LockKind::Process, "has a deadlock");
                 self.believe(before);
             }
             Err(Error::WouldBlock | Error::SessionEnded | Error::Device(_)) => self.believe(before),
-            Err(_) => {}
+            Err(_) => self.in_doubt.set(true),
         }
     }
 
@@ -246,6 +255,9 @@ impl Locker {
         if result == Err(Error::SessionEnded) || lost {
             self.check(!(lost && result.is_ok()), "unlocks well, though its lock was lost");
             self.forget();
+        }
+        if range == LockRange::ALL {
+            self.in_doubt.set(result.is_err());
         }
     }
 }

@@ -29,7 +29,7 @@ fn unlock_all(file: &File) {
 }
 
 #[test]
-fn a_lock_costs_one_message_and_is_in_the_way_of_other_clients() {
+fn a_lock_of_a_shared_file_costs_one_message_and_is_in_the_way_of_other_clients() {
     let fs = FileSystem::start(Wanted::default());
     let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
     let (file, other) = (open(&a, "f", BOTH), open(&b, "f", BOTH));
@@ -55,6 +55,54 @@ fn a_lock_costs_one_message_and_is_in_the_way_of_other_clients() {
     other.close().unwrap();
     file.lock(&[exclusive(0, LOCK_END)]).unwrap();
     assert_eq!(file.try_lock(&[exclusive(1, 0)]), Err(Error::Invalid));
+}
+
+#[test]
+fn locks_of_a_file_that_one_client_uses_cost_no_message_until_another_opens_it() {
+    let fs = FileSystem::start(Wanted::default());
+    let (a, b) = (fs.client(Way::Auto), fs.client(Way::Auto));
+    let (file, same) = (open(&a, "f", BOTH), open(&a, "f", BOTH));
+    let calls = a.counters().shard_calls;
+    for _ in 0..100 {
+        file.try_lock(&[exclusive(0, 9), shared(20, LOCK_END)]).unwrap();
+        assert_eq!(same.try_lock(&[shared(0, 0)]), Err(Error::WouldBlock));
+        assert_eq!(same.test_lock(exclusive(5, 100)).unwrap().map(|held| held.lock), Some(exclusive(0, 9)));
+        same.lock(&[exclusive(10, 19), shared(30, 30)]).unwrap();
+        file.unlock(&[LockRange { start: 0, end: 4 }]).unwrap();
+        same.lock(&[exclusive(0, 4)]).unwrap();
+        unlock_all(&same);
+    }
+    assert_eq!(file.try_lock(&[exclusive(1, 0)]), Err(Error::Invalid));
+    assert_eq!(a.counters().shard_calls, calls);
+    let other = open(&b, "f", BOTH);
+    let in_way = other.test_lock(exclusive(0, 100)).unwrap().unwrap();
+    assert_eq!(in_way.lock, exclusive(5, 9), "the shard was told of it");
+    assert_eq!(other.try_lock(&[exclusive(30, 30)]), Err(Error::WouldBlock));
+    other.try_lock(&[exclusive(0, 4)]).unwrap();
+    assert_eq!(same.try_lock(&[shared(0, 0)]), Err(Error::WouldBlock));
+    unlock_all(&file);
+    other.try_lock(&[exclusive(0, LOCK_END)]).unwrap();
+    assert_eq!(file.try_lock(&[shared(7, 7)]), Err(Error::WouldBlock));
+}
+
+#[test]
+fn a_lock_that_has_to_wait_waits_at_the_shard_behind_those_that_were_kept() {
+    let fs = FileSystem::start(Wanted::default());
+    let a = fs.client(Way::Auto);
+    let (file, same, third) = (open(&a, "f", BOTH), open(&a, "f", BOTH), open(&a, "f", BOTH));
+    file.lock(&[exclusive(0, 9)]).unwrap();
+    let wait = same.begin_lock(&[exclusive(5, 15)]).unwrap();
+    assert_eq!(wait.wait_for(Duration::from_millis(100)), None);
+    assert_eq!(third.try_lock(&[shared(15, 15)]), Err(Error::WouldBlock), "who waits is not overtaken");
+    third.try_lock(&[shared(16, 16)]).unwrap();
+    unlock_all(&file);
+    assert_eq!(wait.wait_for(LONG), Some(Ok(())));
+    unlock_all(&same);
+    unlock_all(&third);
+    let calls = a.counters().shard_calls;
+    file.lock(&[exclusive(0, 9)]).unwrap();
+    unlock_all(&file);
+    assert_eq!(a.counters().shard_calls, calls, "it is kept here again");
 }
 
 #[test]

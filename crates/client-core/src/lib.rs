@@ -25,6 +25,7 @@ mod handle;
 mod home;
 mod inspection;
 mod joined_groups;
+mod kept_locks;
 mod kernel_view;
 mod leaving;
 mod lines;

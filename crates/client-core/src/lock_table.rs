@@ -1,12 +1,17 @@
 //! Which owner of this client may hold locks of which file, and who waits for some.
 //!
+//! The locks of a file are at its shard, or kept here (`kept_locks.rs`), and never in part at either: none is granted
+//! here while the shard has one of this client, is being asked for one, or has somebody wait.
+//!
 //! Lock order: `state` is a leaf. No waiter is told with it held.
 
+use crate::kept_locks::{Kept, KeptLocks};
 use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use weft_protocol::{InodeNumber, LockOwner, RangeLock, SessionId};
+use weft_protocol::message::shard::LockAnswer;
+use weft_protocol::{HeldLock, InodeNumber, LockKind, LockOwner, LockRange, OwnerLocks, RangeLock, SessionId};
 
 /// Ranges to be locked by an owner: all of them or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,7 +22,7 @@ pub struct LockRequest {
     pub locks: Vec<RangeLock>,
 }
 
-/// Locks that an owner may hold in a file.
+/// Locks that an owner may hold in a file, at the shard, or that are lost.
 struct Held {
     /// Under which they were granted.
     session: SessionId,
@@ -34,6 +39,8 @@ pub(crate) struct Wait<W> {
     pub inode: InodeNumber,
     pub owner: LockOwner,
     pub waiter: W,
+    /// The shard is being asked.
+    pub asked: bool,
     /// The session in which it waits; `None`: the call is in flight.
     pub queued: Option<SessionId>,
     /// The caller gave it up while the call was in flight.
@@ -42,7 +49,64 @@ pub(crate) struct Wait<W> {
 
 pub(crate) struct State<W> {
     held: BTreeMap<(InodeNumber, LockOwner), Held>,
+    kept: KeptLocks,
+    /// Requests for locks at shards that have not ended.
+    asking: BTreeMap<InodeNumber, usize>,
     pub waits: BTreeMap<u64, Wait<W>>,
+}
+
+impl<W> State<W> {
+    /// Whether the shard has locks of this client in the file, or may.
+    fn is_at_shard(&self, inode: InodeNumber, session: SessionId) -> bool {
+        let first = LockOwner { kind: LockKind::Flock, number: 0 };
+        let mut held = self.held.range((inode, first)..).take_while(|((of, _), _)| *of == inode);
+        self.asking.contains_key(&inode)
+            || held.any(|(_, held)| held.session == session)
+            || self.waits.values().any(|wait| wait.inode == inode && wait.asked)
+    }
+
+    fn lose(&mut self, inode: InodeNumber, owner: LockOwner, session: SessionId) -> bool {
+        let held = self.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false });
+        !std::mem::replace(&mut held.lost, true)
+    }
+
+    fn grant(&mut self, inode: InodeNumber, owner: LockOwner, session: SessionId) {
+        let held = self.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false });
+        held.grants += 1;
+        held.session = session;
+        held.closed = false;
+    }
+}
+
+/// The shard is being asked for a lock of a file.
+pub(crate) struct Asking<'a, W> {
+    locks: &'a Locks<W>,
+    inode: InodeNumber,
+}
+
+/// What the shard said of a lock.
+pub(crate) struct Asked<'a, W> {
+    pub answer: LockAnswer,
+    pub session: SessionId,
+    /// Until what was answered is noted.
+    _asking: Asking<'a, W>,
+}
+
+impl<'a, W> Asked<'a, W> {
+    pub fn new(answer: LockAnswer, session: SessionId, asking: Asking<'a, W>) -> Self {
+        Self { answer, session, _asking: asking }
+    }
+}
+
+impl<W> Drop for Asking<'_, W> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.locks.state);
+        let asking = state.asking.get_mut(&self.inode).expect("it was counted when it began");
+        *asking -= 1;
+        if *asking == 0 {
+            state.asking.remove(&self.inode);
+        }
+    }
 }
 
 /// See the module.
@@ -55,7 +119,8 @@ pub struct Locks<W> {
 
 impl<W> Default for Locks<W> {
     fn default() -> Self {
-        let state = Mutex::new(State { held: BTreeMap::new(), waits: BTreeMap::new() });
+        let (held, kept, asking) = (BTreeMap::new(), KeptLocks::default(), BTreeMap::new());
+        let state = Mutex::new(State { held, kept, asking, waits: BTreeMap::new() });
         Self { state, lost: AtomicUsize::new(0), latest: AtomicU64::new(0) }
     }
 }
@@ -75,6 +140,61 @@ impl<W> Locks<W> {
         self.has_lost() && lock(&self.state).held.get(&(inode, owner)).is_some_and(|held| held.lost)
     }
 
+    /// Locks here, under the exclusive lease on the file.
+    pub(crate) fn lock_here(&self, inode: InodeNumber, session: SessionId, request: &LockRequest) -> Kept {
+        let mut state = lock(&self.state);
+        if state.is_at_shard(inode, session) { Kept::AtShard } else { state.kept.lock(inode, session, request) }
+    }
+
+    /// Whether locks of the file are kept here, or may be.
+    pub(crate) fn keeps(&self, inode: InodeNumber) -> bool {
+        lock(&self.state).kept.keeps(inode)
+    }
+
+    /// Unlocks what is kept here.
+    pub(crate) fn unlock_here(&self, inode: InodeNumber, owner: LockOwner, ranges: &[LockRange]) {
+        lock(&self.state).kept.unlock(inode, owner, ranges);
+    }
+
+    /// What is in the way of a lock, if all locks of the file are kept here, under the exclusive lease on it.
+    pub(crate) fn test_here(
+        &self,
+        inode: InodeNumber,
+        session: SessionId,
+        (owner, tested): (LockOwner, RangeLock),
+    ) -> Option<Option<HeldLock>> {
+        let state = lock(&self.state);
+        (!state.is_at_shard(inode, session)).then(|| state.kept.conflict(inode, owner, tested))
+    }
+
+    /// Whether the owner holds a lock of which the shard need not know.
+    pub fn has_here(&self, inode: InodeNumber, owner: LockOwner, held: RangeLock) -> bool {
+        lock(&self.state).kept.has(inode, owner, held)
+    }
+
+    /// From now on, and as long as the result lives, none is granted here.
+    pub(crate) fn begin_asking(&self, inode: InodeNumber) -> Asking<'_, W> {
+        *lock(&self.state).asking.entry(inode).or_default() += 1;
+        Asking { locks: self, inode }
+    }
+
+    /// The locks of a file that a session keeps here, and the shard has to take; `None`: it keeps none.
+    pub(crate) fn kept(&self, inode: InodeNumber, session: SessionId) -> Option<Vec<OwnerLocks>> {
+        lock(&self.state).kept.all_of(inode, session)
+    }
+
+    /// The shard may have taken them.
+    pub(crate) fn doubt_kept(&self, inode: InodeNumber) {
+        lock(&self.state).kept.doubt(inode);
+    }
+
+    /// The shard has taken them.
+    pub(crate) fn handed_over(&self, inode: InodeNumber, session: SessionId) {
+        let mut state = lock(&self.state);
+        let owners = state.kept.take(inode);
+        owners.into_iter().for_each(|owner| state.grant(inode, owner, session));
+    }
+
     /// Whether the owner may hold something: the session of its latest grant, and the number of grants.
     pub(crate) fn grants(&self, inode: InodeNumber, owner: LockOwner) -> Option<(SessionId, u64)> {
         lock(&self.state).held.get(&(inode, owner)).map(|held| (held.session, held.grants))
@@ -82,11 +202,7 @@ impl<W> Locks<W> {
 
     /// The owner may hold what `session` was granted.
     pub(crate) fn granted(&self, inode: InodeNumber, owner: LockOwner, session: SessionId) {
-        let mut state = lock(&self.state);
-        let held = state.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false });
-        held.grants += 1;
-        held.session = session;
-        held.closed = false;
+        lock(&self.state).grant(inode, owner, session);
     }
 
     /// The owner has unlocked: all that it held when it had been granted so much, or else a part. Returns whether
@@ -123,6 +239,13 @@ impl<W> Locks<W> {
         state.held.iter().filter(|(_, held)| held.closed).map(|(place, _)| *place).collect()
     }
 
+    /// The shard is asked for what a wait is for. Returns false if its caller has given it up.
+    pub(crate) fn ask(&self, wait: u64) -> bool {
+        let mut state = lock(&self.state);
+        let waiting = state.waits.get_mut(&wait).filter(|waiting| !waiting.cancelled);
+        waiting.map(|waiting| waiting.asked = true).is_some()
+    }
+
     /// Whether somebody waits, or is about to.
     pub fn has_waits(&self) -> bool {
         !lock(&self.state).waits.is_empty()
@@ -142,6 +265,11 @@ impl<W> Locks<W> {
         for held in state.held.values_mut().filter(|held| held.session == ended && !held.lost) {
             held.lost = true;
             self.lost.fetch_add(1, Ordering::AcqRel);
+        }
+        for (inode, owner) in state.kept.end_session(ended) {
+            if state.lose(inode, owner, ended) {
+                self.lost.fetch_add(1, Ordering::AcqRel);
+            }
         }
         let waits = state.waits.extract_if(.., |_, wait| wait.queued == Some(ended));
         waits.map(|(_, wait)| wait.waiter).collect()

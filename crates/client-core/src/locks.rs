@@ -3,6 +3,8 @@
 //! Locks are at the file's shard. A request is one call, which is answered at once; one that has to wait is ended by a
 //! message on the recall connection ([`Files::lock_granted`]), so that no thread, slot or connection waits with it.
 //! Here stands which owner may hold something: who holds nothing unlocks without a message. Locks end with the session.
+//! Of a file that this client alone has open it keeps the locks itself, without a message, until the shard recalls the
+//! lease, or somebody has to wait (`kept_locks.rs`).
 //! The owner is told, as NFS clients do: what it reads and writes by the handles through which it locked, and its calls
 //! about locks, fail until it unlocks or closes.
 //!
@@ -15,9 +17,10 @@
 use crate::calls::{Answer, Calls};
 use crate::files::Files;
 use crate::handle::Handle;
+use crate::kept_locks::Kept;
 use crate::link::SlotFor;
 use crate::lock::lock;
-use crate::lock_table::{LockRequest, Locks, Wait};
+use crate::lock_table::{Asked, LockRequest, Locks, Wait};
 use crate::shell::Shell;
 use std::collections::BTreeSet;
 use weft_protocol::message::recall::LockGranted;
@@ -55,11 +58,17 @@ impl<S: Shell> Files<S> {
         &self.calls().locks
     }
 
-    /// Locks what nothing is in the way of; else [`Error::WouldBlock`]. One message.
+    /// Locks what nothing is in the way of; else [`Error::WouldBlock`]. At most one message.
     pub async fn try_lock(&self, handle: &Handle<S>, request: &LockRequest) -> Result<()> {
-        match self.ask_lock(handle, request, None).await? {
-            (LockAnswer::Granted, session) => self.calls().take_grant(handle.open.inode, request.owner, session),
-            (LockAnswer::Queued | LockAnswer::Cancelled, _) => Err(Error::Malformed),
+        match self.lock_here(handle, request).await? {
+            Kept::Granted => return Ok(()),
+            Kept::InWay => return Err(Error::WouldBlock),
+            Kept::AtShard => {}
+        }
+        let asked = self.ask_lock(handle, request, None).await?;
+        match asked.answer {
+            LockAnswer::Granted => self.calls().take_grant(handle.open.inode, request.owner, asked.session),
+            LockAnswer::Queued | LockAnswer::Cancelled => Err(Error::Malformed),
         }
     }
 
@@ -68,12 +77,20 @@ impl<S: Shell> Files<S> {
     /// [`Locks::next_number`], by which [`Files::cancel_lock`] ends the wait.
     pub async fn lock(&self, handle: &Handle<S>, request: &LockRequest, wait: u64, waiter: S::LockWaiter) {
         let (inode, owner) = (handle.open.inode, request.owner);
-        let waiting = Wait { inode, owner, waiter, queued: None, cancelled: false };
+        let waiting = Wait { inode, owner, waiter, asked: false, queued: None, cancelled: false };
         lock(&self.locks().state).waits.insert(wait, waiting);
+        match self.lock_here(handle, request).await {
+            Ok(Kept::Granted) => return self.end_wait(wait, Ok(())),
+            Ok(Kept::InWay | Kept::AtShard) => {}
+            Err(error) => return self.end_wait(wait, Err(error)),
+        }
+        if !self.locks().ask(wait) {
+            return self.end_wait(wait, Err(Error::Interrupted));
+        }
         let result = match self.ask_lock(handle, request, Some(wait)).await {
-            Ok((LockAnswer::Granted, session)) => self.calls().take_grant(inode, owner, session),
-            Ok((LockAnswer::Queued, session)) => return self.queued(wait, session).await,
-            Ok((LockAnswer::Cancelled, _)) => Err(Error::Malformed),
+            Ok(Asked { answer: LockAnswer::Granted, session, .. }) => self.calls().take_grant(inode, owner, session),
+            Ok(Asked { answer: LockAnswer::Queued, session, .. }) => return self.queued(wait, session).await,
+            Ok(Asked { answer: LockAnswer::Cancelled, .. }) => Err(Error::Malformed),
             Err(error) => Err(error),
         };
         self.end_wait(wait, result);
@@ -150,23 +167,23 @@ impl<S: Shell> Files<S> {
 
     /// Unlocks. Without a message if the owner holds nothing. [`Error::SessionEnded`]: its locks were lost before.
     pub async fn unlock(&self, handle: &Handle<S>, owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
+        owner.kind.check_ranges(ranges)?;
+        handle.open.unlock_here(&self.objects, owner, ranges).await?;
         self.calls().unlock_as(&handle.who, (handle.open.inode, owner), ranges).await
     }
 
     /// Unlocks whatever the owner holds: it has closed the file, by this handle. After an error the client repeats it.
     pub async fn unlock_all(&self, handle: &Handle<S>, owner: LockOwner) -> Result<()> {
         lock(&handle.lock_owners).retain(|other| *other != owner);
-        self.calls().unlock_owner(&handle.who, handle.open.inode, owner).await
+        let here = handle.open.close_here(&self.objects, owner).await;
+        let at_shard = self.calls().unlock_owner(&handle.who, handle.open.inode, owner).await;
+        here.and(at_shard)
     }
 
-    /// Returns a lock that is in the way of this one. One message.
+    /// Returns a lock that is in the way of this one. At most one message.
     pub async fn test_lock(&self, handle: &Handle<S>, owner: LockOwner, lock: RangeLock) -> Result<Option<HeldLock>> {
-        let inode = handle.open.inode;
-        let request = ShardRequest::TestLock { inode, owner, lock };
-        match handle.open.call_with_open(&self.objects, &handle.who, request).await?.answer {
-            ShardAnswer::LockTested(held) => Ok(held),
-            _ => Err(Error::Malformed),
-        }
+        owner.kind.check_ranges(&[lock.range])?;
+        handle.open.test_lock(&self.objects, &handle.who, (owner, lock)).await
     }
 
     /// The shard tells a session that a wait is over. It is to be told that this is known.
@@ -191,17 +208,24 @@ impl<S: Shell> Files<S> {
         }
     }
 
-    async fn ask_lock(
-        &self,
+    /// Locks where the shard need not be asked.
+    async fn lock_here(&self, handle: &Handle<S>, request: &LockRequest) -> Result<Kept> {
+        if self.locks().is_lost(handle.open.inode, request.owner) {
+            return Err(Error::Device(weft_protocol::error::errno::EIO));
+        }
+        let ranges: Vec<_> = request.locks.iter().map(|lock| lock.range).collect();
+        request.owner.kind.check_ranges(&ranges)?;
+        handle.note_lock_owner(request.owner);
+        handle.open.lock_here(&self.objects, request).await
+    }
+
+    async fn ask_lock<'a>(
+        &'a self,
         handle: &Handle<S>,
         request: &LockRequest,
         wait: Option<u64>,
-    ) -> Result<(LockAnswer, SessionId)> {
+    ) -> Result<Asked<'a, S::LockWaiter>> {
         let (inode, owner) = (handle.open.inode, request.owner);
-        if self.locks().is_lost(inode, owner) {
-            return Err(Error::Device(weft_protocol::error::errno::EIO));
-        }
-        handle.note_lock_owner(owner);
         if self.locks().is_closed(inode, owner) {
             self.calls().unlock_owner(&handle.who, inode, owner).await?;
         }

@@ -54,6 +54,10 @@ impl<S: Shell> Files<S> {
         let open = lock(&self.open).get(inode).cloned();
         if let Some(open) = &open {
             open.weaken(&self.objects, session, stamp).await;
+            // Once it is answered the shard grants others what it knows of no lock of.
+            if session == calls.session.id() && open.give_up_locks(&self.objects).await.is_err() {
+                return None;
+            }
         }
         // The kernel writes its dirty pages back to us before this returns.
         calls.shell.invalidate_inode(inode, true).await;

@@ -373,6 +373,7 @@ impl<K: KeyValue> Back<K> {
             | ShardRequest::UnlinkBatch { .. }
             | ShardRequest::Lock { .. }
             | ShardRequest::Unlock { .. }
+            | ShardRequest::TakeLocks { .. }
             | ShardRequest::CancelLock { .. }
             | ShardRequest::TestLock { .. }
             | ShardRequest::Spread { .. }

@@ -24,6 +24,7 @@ pub mod layout;
 pub mod lease;
 pub mod limits;
 pub mod lock;
+mod locked_ranges;
 pub mod map;
 pub mod message;
 pub mod name;
@@ -47,7 +48,8 @@ pub use ids::{
 };
 pub use layout::{Inherited, InheritedChange, Layout, Plan, StripePlan, Striped};
 pub use lease::{Grants, LeaseKey, LeaseMode};
-pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, RangeLock};
+pub use lock::{HeldLock, LockKind, LockMode, LockOwner, LockRange, OwnerLocks, RangeLock};
+pub use locked_ranges::LockedRanges;
 pub use map::{ClusterMap, NodeAddress, NodeChange, NodeRecord, ShardRecord};
 pub use name::Name;
 pub use parts::Parts;

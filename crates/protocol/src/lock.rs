@@ -4,6 +4,8 @@
 //! overlap and one of the locks is exclusive; `flock` and `fcntl` locks are never in each other's way, as on Linux, and
 //! nothing is in the way of both those of appends and others.
 
+use crate::error::{Error, Result};
+use crate::limits::LOCK_RANGES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Last byte that a lock can cover: a lock up to there covers whatever is appended, too.
@@ -72,9 +74,12 @@ impl LockKind {
         }
     }
 
-    /// Returns true if a lock of the kind may be of a part of the file.
-    pub fn has_ranges(self) -> bool {
-        matches!(self, LockKind::Process | LockKind::Description)
+    /// Whether a lock of the kind may be of these ranges of a file: else [`Error::Invalid`].
+    pub fn check_ranges(self, ranges: &[LockRange]) -> Result<()> {
+        let has_parts = matches!(self, LockKind::Process | LockKind::Description);
+        let are_of_kind = has_parts || ranges == [LockRange::ALL];
+        let are_valid = (1..=LOCK_RANGES_MAX).contains(&ranges.len()) && ranges.iter().all(|range| range.is_valid());
+        if are_of_kind && are_valid { Ok(()) } else { Err(Error::Invalid) }
     }
 }
 
@@ -91,6 +96,15 @@ pub struct LockOwner {
 pub struct RangeLock {
     pub range: LockRange,
     pub mode: LockMode,
+}
+
+/// What an owner has locked of a file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OwnerLocks {
+    pub owner: LockOwner,
+    /// The process that locked last.
+    pub pid: u32,
+    pub locks: Vec<RangeLock>,
 }
 
 /// A lock that is in the way of another.

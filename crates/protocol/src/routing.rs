@@ -74,6 +74,7 @@ pub fn of_request(request: &ShardRequest) -> Option<ShardId> {
         | ShardRequest::GetParts { inode, .. }
         | ShardRequest::Lock { inode, .. }
         | ShardRequest::Unlock { inode, .. }
+        | ShardRequest::TakeLocks { inode, .. }
         | ShardRequest::CancelLock { inode, .. }
         | ShardRequest::TestLock { inode, .. }
         | ShardRequest::ReadBelow { directory: inode, .. }

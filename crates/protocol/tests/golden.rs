@@ -119,6 +119,7 @@ every_variant!(shard_request, ShardRequest, examples::shard_requests(), {
     ShardRequest::Unlock { .. } => "Unlock",
     ShardRequest::CancelLock { .. } => "CancelLock",
     ShardRequest::TestLock { .. } => "TestLock",
+    ShardRequest::TakeLocks { .. } => "TakeLocks",
     ShardRequest::SetXattr { .. } => "SetXattr",
     ShardRequest::RemoveXattr { .. } => "RemoveXattr",
     ShardRequest::GetXattrs { .. } => "GetXattrs",

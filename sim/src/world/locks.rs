@@ -1,7 +1,7 @@
 //! What programs believe of their locks, held against each other and against the shards.
 //!
 //! A client believes in a lock as long as its session's term holds by its own clock: until then the shard has it too,
-//! and nobody else has what conflicts.
+//! or the client keeps it under the file's exclusive lease, and nobody else has what conflicts.
 
 use super::World;
 use crate::lock_program::Believed;
@@ -23,7 +23,11 @@ impl World {
         }
         for (number, (client, one)) in held.iter().enumerate() {
             let Some(shard) = self.shards.get(&routing::of_inode(one.inode)) else { continue };
-            if !shard.has_lock(one.session, one.inode, one.owner, one.lock) {
+            let keeps = self.clients[*client].machine.calls().locks.has_here(one.inode, one.owner, one.lock);
+            if keeps && !shard.is_exclusive(one.session, one.inode) {
+                self.fail(&format!("client {client} keeps {one:?} itself, without the file's exclusive lease"));
+            }
+            if !keeps && !shard.has_lock(one.session, one.inode, one.owner, one.lock) {
                 self.fail(&format!("client {client} believes in {one:?}, its shard has no such lock"));
             }
             for (other_client, other) in &held[..number] {

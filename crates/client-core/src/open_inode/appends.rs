@@ -6,7 +6,7 @@
 
 use super::writes::write_failed;
 use super::{OpenInode, Written};
-use crate::lock_table::LockRequest;
+use crate::lock_table::{Asked, LockRequest};
 use crate::objects::{ObjectWrite, Objects, Registration};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
@@ -49,11 +49,11 @@ impl<S: Shell> OpenInode<S> {
         let mut wait_us = TRY_US;
         loop {
             match self.ask_lock(io, &io.calls.caller.credentials, &request, None).await {
-                Ok((LockAnswer::Granted, session)) => {
+                Ok(Asked { answer: LockAnswer::Granted, session, .. }) => {
                     let taken = io.calls.take_grant(self.inode, owner, session);
                     return Ok(taken.is_ok().then_some(Turn { owner, session }));
                 }
-                Ok((LockAnswer::Queued | LockAnswer::Cancelled, _)) => return Err(Error::Malformed),
+                Ok(Asked { answer: LockAnswer::Queued | LockAnswer::Cancelled, .. }) => return Err(Error::Malformed),
                 Err(Error::WouldBlock) => {
                     io.calls.shell.sleep_us(wait_us + io.calls.shell.random() % wait_us).await;
                     wait_us = TRY_US_MAX.min(2 * wait_us);

@@ -10,7 +10,7 @@ use crate::kv::KeyValue;
 use std::collections::BTreeSet;
 use weft_protocol::message::node::ShardStatus;
 use weft_protocol::message::peer::IntentId;
-use weft_protocol::{InodeNumber, LockOwner, NodeId, RangeLock, SessionId};
+use weft_protocol::{InodeNumber, LeaseKey, LeaseMode, LockOwner, NodeId, RangeLock, SessionId};
 
 /// A call that waits, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +60,12 @@ impl<K: KeyValue> Shard<K> {
     /// Returns true if the owner holds the whole range in this mode.
     pub fn has_lock(&self, session: SessionId, inode: InodeNumber, owner: LockOwner, lock: RangeLock) -> bool {
         self.locks.table.has(inode, (session, owner), lock)
+    }
+
+    /// Whether the session has the exclusive lease on the contents of a file.
+    pub fn is_exclusive(&self, session: SessionId, inode: InodeNumber) -> bool {
+        let held = self.leases.holder(&LeaseKey::Data(inode), session);
+        held.is_some_and(|holder| holder.mode == LeaseMode::Exclusive)
     }
 
     /// Number of leases that a session was asked to give up, and has not answered.

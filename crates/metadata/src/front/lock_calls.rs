@@ -1,5 +1,8 @@
 //! Calls about advisory locks (`locks.rs` has the table).
 //!
+//! A client that alone has a file open keeps its locks itself, and tells the shard before it gives up the file's lease
+//! (`TakeLocks`).
+//!
 //! A lock is state of its session, as a lease is: it is in no journal and ends with the session, after the fence. A
 //! call is answered at once, one that has to wait by `Queued`: neither slot nor connection waits with it. The end of
 //! the wait comes over the session's recall connection, again each second until it is taken.
@@ -17,7 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::LOCK_RANGES_MAX;
 use weft_protocol::message::recall::LockGranted;
 use weft_protocol::message::shard::{LockAnswer, ShardAnswer, ShardRequest};
-use weft_protocol::{Error, FileKind, InodeNumber, LeaseKey, LockOwner, LockRange, Result, SessionId};
+use weft_protocol::{
+    Error, FileKind, InodeNumber, LeaseKey, LeaseMode, LockOwner, LockRange, OwnerLocks, Result, SessionId,
+};
 
 /// The end of a wait is told again after this time, milliseconds.
 const RESEND_MS: u64 = 1000;
@@ -111,8 +116,13 @@ impl<K: KeyValue> Shard<K> {
                 self.locks.table.request(*inode, request, *wait).map(ShardAnswer::Lock)
             }
             ShardRequest::Unlock { inode, owner, ranges } => {
-                check_ranges(*owner, ranges)?;
+                owner.kind.check_ranges(ranges)?;
                 self.locks.table.unlock(*inode, (session, *owner), ranges)?;
+                Ok(ShardAnswer::Done)
+            }
+            ShardRequest::TakeLocks { inode, held } => {
+                self.check_kept_locks(session, *inode, held)?;
+                self.locks.table.replace(*inode, session, held)?;
                 Ok(ShardAnswer::Done)
             }
             ShardRequest::CancelLock { wait, .. } => {
@@ -137,7 +147,19 @@ impl<K: KeyValue> Shard<K> {
             return Err(Error::Invalid);
         }
         self.leases.holder(&LeaseKey::Data(inode), session).ok_or(Error::BadHandle)?;
-        check_ranges(owner, ranges)
+        owner.kind.check_ranges(ranges)
+    }
+
+    /// The session has the file's exclusive lease, and what it holds are locks.
+    fn check_kept_locks(&self, session: SessionId, inode: InodeNumber, held: &[OwnerLocks]) -> Result<()> {
+        for OwnerLocks { owner, locks, .. } in held {
+            let ranges: Vec<_> = locks.iter().map(|lock| lock.range).collect();
+            self.check_locks(session, inode, *owner, &ranges)?;
+        }
+        let own = self.leases.holder(&LeaseKey::Data(inode), session).ok_or(Error::BadHandle)?;
+        let count: usize = held.iter().map(|owner| owner.locks.len()).sum();
+        let is_valid = own.mode == LeaseMode::Exclusive && count <= LOCK_RANGES_MAX;
+        if is_valid { Ok(()) } else { Err(Error::Invalid) }
     }
 
     /// Tells sessions of the waits that have ended.
@@ -162,10 +184,4 @@ impl<K: KeyValue> Shard<K> {
         let granted = LockGranted { shard: self.back.shard(), wait, result: Ok(()) };
         out.push(Effect::LockGranted { session, granted });
     }
-}
-
-fn check_ranges(owner: LockOwner, ranges: &[LockRange]) -> Result<()> {
-    let are_of_kind = owner.kind.has_ranges() || ranges == [LockRange::ALL];
-    let are_valid = (1..=LOCK_RANGES_MAX).contains(&ranges.len()) && ranges.iter().all(|range| range.is_valid());
-    if are_of_kind && are_valid { Ok(()) } else { Err(Error::Invalid) }
 }

@@ -13,7 +13,6 @@
 //! that hold a lock already.
 
 mod file;
-mod ranges;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_protocol::limits::{LOCK_WAITS_PER_SESSION_MAX, LOCKS_PER_SESSION_MAX};
 use weft_protocol::message::shard::LockAnswer;
-use weft_protocol::{Error, HeldLock, InodeNumber, LockKind, LockRange, RangeLock, Result, SessionId};
+use weft_protocol::{Error, HeldLock, InodeNumber, LockKind, LockRange, OwnerLocks, RangeLock, Result, SessionId};
 
 /// A request that is not in a queue comes after all that are.
 const LAST: u64 = u64::MAX;
@@ -112,11 +111,29 @@ impl Locks {
     pub fn unlock(&mut self, inode: InodeNumber, owner: Owner, ranges: &[LockRange]) -> Result<()> {
         // A piece out of the middle makes one more.
         if ranges != [LockRange::ALL] {
-            self.check_room(owner.0, ranges.len())?;
+            self.check_room_of(owner.0, ranges.len(), 2 * LOCKS_PER_SESSION_MAX)?;
         }
         self.change(inode, owner, |held| ranges.iter().for_each(|range| held.ranges.clear(*range)));
         self.settle(inode);
         Ok(())
+    }
+
+    /// What a session holds of a file is this from now on: its client kept the locks itself, and nobody else had any.
+    /// The limit is twice that of [`Locks::request`]: what a client has granted is not refused afterwards.
+    pub fn replace(&mut self, inode: InodeNumber, session: SessionId, held: &[OwnerLocks]) -> Result<()> {
+        let more = held.iter().map(|owner| owner.locks.len()).sum();
+        self.check_room_of(session, more, 2 * LOCKS_PER_SESSION_MAX)?;
+        self.unlock_session_of(session, inode);
+        let granted = held.iter().try_for_each(|OwnerLocks { owner, pid, locks }| {
+            let request = Request { owner: (session, *owner), pid: *pid, locks: locks.clone() };
+            if self.is_blocked(inode, &request, LAST) {
+                return Err(Error::Invalid);
+            }
+            self.grant(inode, &request);
+            Ok(())
+        });
+        self.settle(inode);
+        granted
     }
 
     /// Ends a wait. Returns whether there was one.
@@ -162,16 +179,21 @@ impl Locks {
     /// Ends all locks and waits of a session in a file.
     pub fn drop_session_of(&mut self, session: SessionId, inode: InodeNumber) {
         let Some(file) = self.files.get(&inode) else { return };
-        let owners: Vec<_> = file.held.keys().filter(|owner| owner.0 == session).copied().collect();
         let queue = file.queue.iter().filter(|(_, waiting)| waiting.request.owner.0 == session);
         let places: Vec<Place> = queue.map(|(number, _)| (inode, *number)).collect();
         for place in places {
             self.leave(place);
         }
+        self.unlock_session_of(session, inode);
+        self.settle(inode);
+    }
+
+    fn unlock_session_of(&mut self, session: SessionId, inode: InodeNumber) {
+        let held = self.files.get(&inode).into_iter().flat_map(|file| file.held.keys());
+        let owners: Vec<_> = held.filter(|owner| owner.0 == session).copied().collect();
         for owner in owners {
             self.change(inode, owner, |held| held.ranges.clear(LockRange::ALL));
         }
-        self.settle(inode);
     }
 
     /// Number of ranges that are locked, and of requests that wait.
@@ -183,12 +205,7 @@ impl Locks {
     /// Returns true if the owner holds the whole range in this mode.
     pub fn has(&self, inode: InodeNumber, owner: Owner, lock: RangeLock) -> bool {
         let held = self.files.get(&inode).and_then(|file| file.held.get(&owner));
-        held.is_some_and(|held| {
-            let mut missing = file::Held::default();
-            missing.ranges.set(lock);
-            held.ranges.iter().filter(|held| held.mode == lock.mode).for_each(|held| missing.ranges.clear(held.range));
-            missing.ranges.len() == 0
-        })
+        held.is_some_and(|held| held.ranges.covers(lock))
     }
 
     /// Whether a `flock` owner holds the other mode than it asks for.
@@ -199,8 +216,12 @@ impl Locks {
     }
 
     fn check_room(&self, session: SessionId, more: usize) -> Result<()> {
+        self.check_room_of(session, more, LOCKS_PER_SESSION_MAX)
+    }
+
+    fn check_room_of(&self, session: SessionId, more: usize, max: usize) -> Result<()> {
         let ranges = self.sessions.get(&session).map_or(0, |of_session| of_session.ranges);
-        if ranges + more > LOCKS_PER_SESSION_MAX { Err(Error::NoLocks) } else { Ok(()) }
+        if ranges + more > max { Err(Error::NoLocks) } else { Ok(()) }
     }
 
     /// Whether a request at this place of the queue has to wait.

@@ -237,6 +237,7 @@ impl<K: KeyValue> Shard<K> {
             | ShardRequest::GetParts { .. }
             | ShardRequest::Lock { .. }
             | ShardRequest::Unlock { .. }
+            | ShardRequest::TakeLocks { .. }
             | ShardRequest::CancelLock { .. }
             | ShardRequest::TestLock { .. }
             | ShardRequest::GetXattrs { .. }

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::ids::{InodeNumber, MapEpoch, NodeId, NodeIdentity, ObjectId, SessionId, ShardId, SlotIndex};
 use crate::layout::{InheritedChange, Layout, Plan};
 use crate::lease::{Grants, LeaseKey};
-use crate::lock::{HeldLock, LockOwner, LockRange, RangeLock};
+use crate::lock::{HeldLock, LockOwner, LockRange, OwnerLocks, RangeLock};
 use crate::name::Name;
 use crate::split::{Pattern, PublishedPart, SplitPart};
 use crate::time::Timestamp;
@@ -291,6 +291,10 @@ pub enum ShardRequest {
     CancelLock { inode: InodeNumber, wait: u64 },
     /// Read. Whether the owner could lock the range. Answer: `LockTested`.
     TestLock { inode: InodeNumber, owner: LockOwner, lock: RangeLock },
+    /// Change. The client has kept the locks of a file itself, under its exclusive lease on the contents, and does so
+    /// no more: these are all that the session holds of it. At most [`crate::limits::LOCK_RANGES_MAX`] ranges. Answer:
+    /// `Done`.
+    TakeLocks { inode: InodeNumber, held: Vec<OwnerLocks> },
     /// Change. Sets an extended attribute. Answer: `Entry`, with the new time of change.
     SetXattr { inode: InodeNumber, name: XattrName, value: XattrValue, expects: XattrExpectation },
     /// Change. Removes an extended attribute. Answer: `Entry`, with the new time of change.
@@ -554,6 +558,7 @@ impl ShardRequest {
             self,
             ShardRequest::Lock { .. }
                 | ShardRequest::Unlock { .. }
+                | ShardRequest::TakeLocks { .. }
                 | ShardRequest::CancelLock { .. }
                 | ShardRequest::TestLock { .. }
         )
@@ -610,6 +615,7 @@ impl ShardRequest {
             | ShardRequest::GetParts { inode, .. }
             | ShardRequest::Lock { inode, .. }
             | ShardRequest::Unlock { inode, .. }
+            | ShardRequest::TakeLocks { inode, .. }
             | ShardRequest::CancelLock { inode, .. }
             | ShardRequest::TestLock { inode, .. }
             | ShardRequest::ReadBelow { directory: inode, .. }

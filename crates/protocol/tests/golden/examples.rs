@@ -22,9 +22,9 @@ use weft_protocol::{
     AttributeChanges, Attributes, BelowEntry, BelowName, BelowNote, BelowPage, BelowStamp, Capability, ClusterMap,
     Cookie, Credentials, Error, Extent, FileKind, Generation, Grants, GroupOpen, HeldLock, Inherited, InheritedChange,
     InodeFlags, InodeNumber, KeyId, Layout, LeaseKey, LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch,
-    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, Parts, Pattern, Plan,
-    PublishedPart, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan, TimeChange,
-    Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
+    Name, NodeAddress, NodeChange, NodeId, NodeIdentity, NodeKey, NodeRecord, ObjectId, OwnerLocks, Parts, Pattern,
+    Plan, PublishedPart, RangeLock, Rights, SessionId, ShardId, ShardRecord, SlotIndex, SplitPart, StripePlan,
+    TimeChange, Timestamp, Xattr, XattrExpectation, XattrName, XattrValue,
 };
 
 fn inode() -> InodeNumber {
@@ -380,6 +380,8 @@ pub fn shard_requests() -> Vec<ShardRequest> {
     requests.push(ShardRequest::Unlock { inode: inode(), owner, ranges: vec![LockRange::ALL] });
     requests.push(ShardRequest::CancelLock { inode: inode(), wait: 9 });
     requests.push(ShardRequest::TestLock { inode: inode(), owner, lock });
+    let held = vec![OwnerLocks { owner, pid: 4242, locks: vec![lock] }];
+    requests.push(ShardRequest::TakeLocks { inode: inode(), held });
     requests.extend(access().into_iter().map(|access| ShardRequest::Open { inode: inode(), flags: flags(access) }));
     requests.extend(rename_modes().into_iter().map(|mode| ShardRequest::Rename {
         parent,

@@ -1,9 +1,8 @@
 //! Locks of one file: what is held, and who waits for it in which order.
 
-use super::ranges::Ranges;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use weft_protocol::{LockOwner, RangeLock, SessionId};
+use weft_protocol::{LockOwner, LockedRanges, RangeLock, SessionId};
 
 /// An owner among all sessions.
 pub type Owner = (SessionId, LockOwner);
@@ -39,7 +38,7 @@ pub struct Waiting {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Held {
     pub pid: u32,
-    pub ranges: Ranges,
+    pub ranges: LockedRanges,
 }
 
 /// See the module.

@@ -121,6 +121,33 @@ fn a_wait_that_is_given_up_is_cancelled_or_was_granted() {
 }
 
 #[test]
+fn locks_that_a_client_has_kept_under_its_exclusive_lease_are_taken_before_that_ends() {
+    let mut world = World::new();
+    let inode = world.file("f", 1);
+    let opened = world.call(A, open(inode, Access::ReadWrite));
+    world.answer_recalls(LeaseMode::None);
+    world.done(opened);
+    let locks = vec![RangeLock { range: LockRange { start: 0, end: 9 }, mode: LockMode::Exclusive }];
+    let held = |numbers: &[u64]| -> Vec<_> {
+        numbers.iter().map(|number| OwnerLocks { owner: process(*number), pid: 9, locks: locks.clone() }).collect()
+    };
+    let take = |numbers: &[u64]| ShardRequest::TakeLocks { inode, held: held(numbers) };
+    assert_eq!(world.refused(B, take(&[1])), Error::BadHandle, "it has not opened the file");
+    assert_eq!(world.refused(A, take(&[1, 2])), Error::Invalid, "they conflict");
+    let waiting = world.call(B, open(inode, Access::Read));
+    world.ok(A, take(&[1]));
+    world.ok(A, take(&[2]));
+    world.answer_recalls(LeaseMode::Open);
+    world.done(waiting);
+    let in_way = world.ok(B, test(inode, 2));
+    let lock = RangeLock { range: LockRange { start: 0, end: 9 }, mode: LockMode::Exclusive };
+    assert_eq!(in_way, ShardAnswer::LockTested(Some(HeldLock { lock, kind: LockKind::Process, pid: 0 })));
+    assert_eq!(world.refused(A, take(&[1])), Error::Invalid, "it came late");
+    world.ok(A, unlock(inode, 2));
+    assert_eq!(world.ok(B, test(inode, 2)), ShardAnswer::LockTested(None), "the last word counts, as a whole");
+}
+
+#[test]
 fn locks_of_a_client_that_died_are_free_when_its_session_has_ended_and_is_fenced() {
     let (mut world, inode) = opened();
     world.keeps_fences = true;

@@ -2,14 +2,19 @@
 //!
 //! Invariant: ascending and apart; neighbours of one mode are one range.
 
+use crate::lock::{LockRange, RangeLock};
 use serde::{Deserialize, Serialize};
-use weft_protocol::{LockRange, RangeLock};
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Ranges(Vec<RangeLock>);
+pub struct LockedRanges(Vec<RangeLock>);
 
-impl Ranges {
+impl LockedRanges {
+    /// Returns true if nothing is locked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -53,6 +58,14 @@ impl Ranges {
         self.0.splice(first..last, before.into_iter().chain(after));
     }
 
+    /// Returns true if the whole range is locked in this mode.
+    pub fn covers(&self, lock: RangeLock) -> bool {
+        let mut missing = LockedRanges::default();
+        missing.set(lock);
+        self.iter().filter(|held| held.mode == lock.mode).for_each(|held| missing.clear(held.range));
+        missing.is_empty()
+    }
+
     /// Returns the first range that another owner's lock conflicts with.
     pub fn conflict(&self, lock: RangeLock) -> Option<RangeLock> {
         let first = self.0.partition_point(|other| other.range.end < lock.range.start);
@@ -69,9 +82,8 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::{LOCK_END, LockMode};
     use proptest::prelude::*;
-    use weft_protocol::LockMode;
-    use weft_protocol::lock::LOCK_END;
 
     /// Bytes of the model: the last one stands for all from there to [`LOCK_END`].
     const BYTES: u64 = 24;
@@ -100,7 +112,7 @@ mod tests {
         fn ranges_split_and_merge_as_bytes_do(
             steps in proptest::collection::vec(step(), 1..60), asked in step()
         ) {
-            let (mut ranges, mut model) = (Ranges::default(), vec![None; BYTES as usize]);
+            let (mut ranges, mut model) = (LockedRanges::default(), vec![None; BYTES as usize]);
             for (range, mode) in steps {
                 match mode {
                     Some(mode) => ranges.set(RangeLock { range, mode }),
