@@ -267,19 +267,8 @@ impl<S: Shell> Calls<S> {
         self.call_of(None, slot, who, shard, request).await
     }
 
-    /// As [`Calls::call_in`], by this client itself, about what this session holds: in no other.
-    pub(crate) async fn call_of_session(
-        &self,
-        session: SessionId,
-        slot: SlotFor,
-        shard: ShardId,
-        request: ShardRequest,
-    ) -> Result<Answer> {
-        self.call_of(Some(session), slot, &self.caller.credentials, shard, request).await
-    }
-
     /// As [`Calls::call_in`]. `session`: the call tells of what this session holds, and is made in no other.
-    async fn call_of(
+    pub(crate) async fn call_of(
         &self,
         session: Option<SessionId>,
         slot: SlotFor,

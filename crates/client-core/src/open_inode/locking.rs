@@ -118,10 +118,13 @@ impl<S: Shell> OpenInode<S> {
         who: &Credentials,
         request: ShardRequest,
     ) -> Result<Answer> {
+        // Its session names a wait: in another one it would be begun once more, and nobody would take the lock.
+        let waits = matches!(request, ShardRequest::Lock { wait: Some(_), .. });
         let mut attempts = 0;
         loop {
             self.ensure_open(io).await?;
-            match io.calls.call(who, routing::of_inode(self.inode), request.clone()).await {
+            let (session, shard) = (waits.then(|| io.calls.session.id()), routing::of_inode(self.inode));
+            match io.calls.call_of(session, SlotFor::Caller, who, shard, request.clone()).await {
                 Err(Error::BadHandle) if attempts < ATTEMPTS_MAX => attempts += 1,
                 result => return result,
             }
@@ -135,7 +138,8 @@ impl<S: Shell> State<S> {
         let (inode, session, locks) = (self.known.inode(), self.known.session(), &io.calls.locks);
         let Some(held) = locks.kept(inode, session) else { return Ok(()) };
         let request = ShardRequest::TakeLocks { inode, held };
-        let taken = io.calls.call_of_session(session, self.slot, routing::of_inode(inode), request).await;
+        let (who, shard) = (&io.calls.caller.credentials, routing::of_inode(inode));
+        let taken = io.calls.call_of(Some(session), self.slot, who, shard, request).await;
         match taken {
             Ok(_) => locks.handed_over(inode, session),
             Err(_) => locks.doubt_kept(inode),
