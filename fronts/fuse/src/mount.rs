@@ -68,6 +68,8 @@ pub struct MountOptions {
     pub xattrs: bool,
     /// Writes to split files go on at another node when that of this machine is full.
     pub spill: bool,
+    /// The kernel keeps the locks of files itself: programs of other mounts do not see them.
+    pub local_lock: bool,
     /// Does without the epoch of names, as on a kernel before Linux 6.16. For tests.
     pub no_epoch: bool,
 }
@@ -83,6 +85,7 @@ impl Default for MountOptions {
             max_transfer_bytes: 0,
             xattrs: true,
             spill: false,
+            local_lock: false,
             no_epoch: false,
         }
     }
@@ -136,12 +139,13 @@ impl Agreement {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
             | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_FLOCK_LOCKS
-            | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_READDIRPLUS_AUTO
             // Leases say when pages are old; the kernel is not to guess it from sizes that the own writes change.
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        if !self.options.local_lock {
+            wanted |= InitFlags::FUSE_FLOCK_LOCKS | InitFlags::FUSE_POSIX_LOCKS;
+        }
         if self.options.xattrs {
             // Without it the kernel would ask for `security.capability` before each write, passed-through ones
             // included; with it, once after it was told attributes. What it then leaves to this side: `set_id.rs` in

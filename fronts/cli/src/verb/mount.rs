@@ -39,6 +39,9 @@ Options for -o, separated by commas:
                      does, cost the kernel one question instead of one per file
   spill              writes to split files go on at another node when that of
                      this machine is full (default: they fail)
+  local_lock         locks of files are this mount's alone (NFS has the same):
+                     programs of other mounts do not see them, and they cost
+                     nothing
   noepoch            names are dropped as before Linux 6.16, for tests
   allow_other        other users may use it (root, or user_allow_other in
                      /etc/fuse.conf)
@@ -157,6 +160,7 @@ fn parse_options(options: &[String], threads: usize) -> Outcome<(MountOptions, T
             ("xattr", "") => parsed.xattrs = true,
             ("noxattr", "") => parsed.xattrs = false,
             ("spill", "") => parsed.spill = true,
+            ("local_lock", "") => parsed.local_lock = true,
             ("noepoch", "") => parsed.no_epoch = true,
             ("allow_other", "") => parsed.allow_other = true,
             ("ro", "") => parsed.read_only = true,
@@ -381,6 +385,7 @@ mod tests {
         assert!(parse("direct,passthrough").expect("options").0.passthrough);
         assert!(!parse("nopassthrough").expect("options").0.passthrough);
         assert!(!options.spill && parse("spill").expect("options").0.spill);
+        assert!(!options.local_lock && parse("local_lock").expect("options").0.local_lock);
         assert!(options.xattrs && !parse("noxattr").expect("options").0.xattrs);
         let transfer = parse("transport=ucx,registration=static,rpc=am").expect("options").1;
         let (way, registration) = (Some(Way::Ucx), Some(Registration::Static));
@@ -394,7 +399,7 @@ mod tests {
 
     #[test]
     fn every_option_is_in_the_help() {
-        let plain = ["direct", "nopassthrough", "noxattr", "spill", "allow_other", "ro"];
+        let plain = ["direct", "nopassthrough", "noxattr", "spill", "local_lock", "allow_other", "ro"];
         for option in plain.into_iter().chain(["max_transfer", "transport", "registration", "rpc"]) {
             assert!(HELP.contains(&format!("\n  {option}")), "{option}");
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A lease term, and time for a machine that is busy.
 const TERM_MAX: Duration = Duration::from_secs(30);
 
-fn mounted(ground: &Ground, names: [&str; 2], options: &[&str]) -> [PathBuf; 2] {
+fn mounted<const N: usize>(ground: &Ground, names: [&str; N], options: &[&str]) -> [PathBuf; N] {
     names.map(|name| {
         let point = ground.path(name);
         fs::create_dir(&point).expect("made");
@@ -38,6 +38,26 @@ fn programs_lock_files_across_mounts() {
             fs::remove_file(entry.expect("an entry").path()).expect("removed");
         }
     }
+    ground.weft(&["down", "e2e"]);
+}
+
+#[test]
+fn a_mount_with_local_locks_keeps_them_to_itself() {
+    if !can_mount() {
+        return;
+    }
+    let ground = Ground::new("locks-local");
+    ground.weft(&["up", "e2e", "--nodes", "1"]);
+    let [local] = mounted(&ground, ["local"], &["-o", "local_lock"]);
+    let [other] = mounted(&ground, ["other"], &[]);
+    let open = |point: &PathBuf| fs::File::options().create(true).append(true).open(point.join("f")).expect("open");
+    let (held, beside, elsewhere) = (open(&local), open(&local), open(&other));
+    flock(&held, FlockOperation::LockExclusive).expect("locked");
+    assert!(flock(&beside, FlockOperation::NonBlockingLockExclusive).is_err());
+    flock(&elsewhere, FlockOperation::NonBlockingLockExclusive).expect("it does not see the other one");
+    drop(held);
+    flock(&beside, FlockOperation::NonBlockingLockExclusive).expect("free");
+    drop((beside, elsewhere));
     ground.weft(&["down", "e2e"]);
 }
 
