@@ -5,7 +5,7 @@
 //! an object that no file with a name has.
 
 use crate::process::Process;
-use crate::relocations::UnderWay;
+use crate::relocations::{UnderWay, relocate};
 use crate::shell::SimShell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -135,7 +135,7 @@ impl Program {
         let others = map.nodes.iter().filter(|node| node.takes_files() && node.id != self.node);
         let (from, to) = (BTreeSet::from([self.node]), others.map(|node: &NodeRecord| node.id).collect());
         let destination = Destination { layout: None, from, to };
-        let moved = self.machine.relocate(&who, inode, &destination, &mut |_| {}).await;
+        let moved = relocate(&self.machine, inode, &destination).await;
         self.process.note(|| format!("moves {inode} to {:?}: {moved:?}", destination.to));
         moved.map(|_| ())
     }

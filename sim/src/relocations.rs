@@ -7,10 +7,13 @@ use crate::process::Process;
 use crate::random::Random;
 use crate::shell::SimShell;
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use weft_client_core::{Destination, Files};
-use weft_protocol::{Credentials, InodeNumber, Layout, Name, NodeId, Plan, StripePlan};
+use weft_protocol::{Credentials, InodeNumber, Layout, Name, NodeId, Plan, Result, StripePlan};
 
 /// Longest wait between two calls of a program, milliseconds.
 const THINK_MS: u64 = 1500;
@@ -41,6 +44,36 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
+}
+
+/// Those who copy one file at the same time.
+const COPIERS: u64 = 3;
+
+/// Moves a file as the command does, by several at once. Returns how many bytes were copied.
+pub async fn relocate(machine: &Files<SimShell>, inode: InodeNumber, destination: &Destination) -> Result<u64> {
+    let who = Credentials::default();
+    let Some(moving) = machine.begin_relocation(&who, inode, destination).await? else { return Ok(0) };
+    let copier = || Box::pin(async { moving.copy_pieces(machine, &mut |_| {}).await });
+    let copiers = (0..COPIERS.min(moving.count().max(1))).map(|_| copier() as _).collect();
+    let made = all(copiers).await;
+    machine.end_relocation(&who, moving, made).await
+}
+
+/// Goes on with all of them until each has ended. Returns the first error.
+async fn all(mut running: Vec<Pin<Box<dyn Future<Output = Result<()>> + '_>>>) -> Result<()> {
+    let mut result = Ok(());
+    poll_fn(|context| {
+        running.retain_mut(|one| match one.as_mut().poll(context) {
+            Poll::Pending => true,
+            Poll::Ready(ended) => {
+                result = result.clone().and(ended);
+                false
+            }
+        });
+        if running.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    result
 }
 
 /// Names that programs which make system calls use first.
@@ -78,7 +111,7 @@ impl Program {
                 self.counts.planned.set(self.counts.planned.get() + u64::from(set.is_ok()));
                 continue;
             }
-            let moved = self.machine.relocate(&who, inode, &destination, &mut |_| {}).await;
+            let moved = relocate(&self.machine, inode, &destination).await;
             self.process.note(|| format!("moves {inode} to {destination:?}: {moved:?}"));
             let count = if moved.is_ok_and(|bytes| bytes > 0) { &self.counts.moved } else { &self.counts.hindered };
             count.set(count.get() + 1);

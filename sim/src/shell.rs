@@ -24,6 +24,7 @@ pub const TUNING: Tuning = Tuning {
     block_bytes: 20,
     first_bytes: 16,
     alone_bytes: 64,
+    copy_bytes: 24,
     few_strided: 0,
     idle: IdleLimits { inodes: 3, descriptors: 2 },
 };

@@ -97,7 +97,7 @@ pub use open_inode::{FlushFor, LentFile, OpenInode, Written};
 pub use open_options::{JoinOptions, OpenOptions};
 pub use page_drops::Coverage;
 pub use read_ahead::{Lane, Pace, ReadAhead, Window};
-pub use relocate::Destination;
+pub use relocate::{Destination, Relocation};
 pub use retry_stale::retry_stale;
 pub use session::{RELEASE_BATCH, Session};
 pub use settings::{Placement, STRIPE_BYTES_UNIT, Setting, XattrKey, layout_text, parse_layout, stripe_plan};

@@ -5,7 +5,14 @@
 //! Then the shard gives the file the new objects, and has the old ones removed. Other clients see the same bytes before
 //! and after; they learn of the objects when they open the file. A file that is in use is left alone.
 //!
+//! No lease covers a split file. Others may read it all the time: they ask for its parts again once it has other ones
+//! (`split.rs`). The shard refuses what was copied if somebody has the file open for writing, or has changed it since.
+//!
 //! Nodes keep nothing of a file but its objects, so that a copy of these is all there is to do; holes stay holes.
+//!
+//! A large file is copied by several callers at once, each of which takes one piece after the other
+//! ([`Relocation::copy_pieces`]). The pieces of one moment lie far apart: those of a file with parts are at several
+//! nodes, also where each part is a long range.
 
 use crate::file_objects::{FileObjects, Held};
 use crate::files::Files;
@@ -15,13 +22,15 @@ use crate::open_inode::{Copied, CopySource};
 use crate::open_options::OpenOptions;
 use crate::shell::Shell;
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weft_layout::Piece;
 use weft_protocol::data::DataOperation;
 use weft_protocol::message::shard::Access;
 use weft_protocol::{Credentials, Error, InodeNumber, Layout, NodeId, Plan, Result, StripePlan, Timestamp};
 
-/// Bytes that are copied at a time.
-const COPY_BYTES: usize = 4 << 20;
+/// Ranges of a file that are copied side by side, each in order.
+const LANES: u64 = 4;
 /// Bytes of zeros, where a copy is looked through for them, that are not written.
 const HOLE_BYTES: usize = 64 << 10;
 
@@ -53,52 +62,165 @@ struct Target {
     is_new: Vec<bool>,
 }
 
-impl<S: Shell> Files<S> {
-    /// Moves a file's bytes. Returns how many were copied; 0 if they are where they are to be. `pace` is called after
-    /// each piece with its length.
+/// The pieces of a file, each of which is taken once. Several ranges of the file are gone through side by side.
+struct Pieces {
+    size: u64,
+    /// Of a piece, but for the last one.
+    bytes: u64,
+    /// Pieces of a range.
+    in_lane: u64,
+    /// Number of the next one, in the order in which they are taken.
+    next: AtomicU64,
+}
+
+impl Pieces {
+    fn new(size: u64, bytes: usize) -> Self {
+        let bytes = bytes as u64;
+        Self { size, bytes, in_lane: size.div_ceil(bytes).div_ceil(LANES), next: AtomicU64::new(0) }
+    }
+
+    fn count(&self) -> u64 {
+        self.size.div_ceil(self.bytes)
+    }
+
+    /// The next piece that nobody has taken.
+    fn take(&self) -> Option<Range<u64>> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::AcqRel);
+            if number >= self.in_lane * LANES {
+                return None;
+            }
+            let piece = number % LANES * self.in_lane + number / LANES;
+            // The last range may be shorter than others.
+            if piece < self.count() {
+                let start = piece * self.bytes;
+                return Some(start..self.size.min(start + self.bytes));
+            }
+        }
+    }
+
+    /// Nobody gets another piece.
+    fn stop(&self) {
+        self.next.store(self.in_lane * LANES, Ordering::Release);
+    }
+}
+
+/// A file whose bytes are being moved. To be ended with [`Files::end_relocation`].
+pub struct Relocation<S: Shell> {
+    handle: Handle<S>,
+    source: CopySource,
+    plan: Plan,
+    target: Target,
+    pieces: Pieces,
+    /// Bytes that were copied.
+    copied: AtomicU64,
+}
+
+impl<S: Shell> Relocation<S> {
+    /// Number of pieces: as many callers may copy at once.
+    pub fn count(&self) -> u64 {
+        self.pieces.count()
+    }
+
+    /// Copies one piece after the other until none is left, or another caller has failed. Several may do so at the same
+    /// time. `pace` is called after each part of a piece with its length.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`]: the file is in use; nothing has changed. [`Error::NotEmpty`]: others have written first.
-    pub async fn relocate(
+    /// [`Error::WouldBlock`]: the file is in use.
+    pub async fn copy_pieces(&self, files: &Files<S>, pace: &mut impl FnMut(usize)) -> Result<()> {
+        let mut memory = Vec::new();
+        while let Some(range) = self.pieces.take() {
+            let copied = files.objects.copy(self, range, &mut memory, pace).await;
+            if copied.is_err() {
+                self.pieces.stop();
+                return copied;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: Shell> Files<S> {
+    /// Begins to move a file's bytes. `None`: they are where they are to be.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]: the file is in use. [`Error::NotEmpty`]: others have written first.
+    pub async fn begin_relocation(
         &self,
         who: &Credentials,
         inode: InodeNumber,
         destination: &Destination,
-        pace: &mut impl FnMut(usize),
-    ) -> Result<u64> {
+    ) -> Result<Option<Relocation<S>>> {
         let handle = self.open(who, inode, OpenOptions::of(Access::ReadWrite)).await?;
-        let io = &self.objects;
-        let moved = async {
-            let Some(source) = handle.open.begin_copy(io).await? else {
-                if let Some(layout) = &destination.layout {
-                    handle.open.set_plan(io, who, layout.plan()).await?;
-                }
-                return Ok(0);
-            };
-            if io.is_held(inode, &source).await? {
-                return Err(Error::WouldBlock);
+        let begun = self.make_target(who, &handle, destination).await;
+        match begun {
+            Ok(Some((source, target))) => {
+                let plan = destination.plan(&source);
+                let pieces = Pieces::new(source.size, self.objects.tuning.copy_bytes);
+                Ok(Some(Relocation { handle, source, plan, target, pieces, copied: AtomicU64::new(0) }))
             }
-            let Some(target) = self.target(inode, &source, destination).await? else { return Ok(0) };
-            let copied = io.copy(&handle, &source, &target, pace).await;
-            let plan = destination.plan(&source);
-            let objects = target.objects.iter().map(|held| held.object).collect();
-            match copied {
-                Ok((bytes, mtime)) => {
-                    let copied = Copied { plan, objects, mtime };
-                    handle.open.end_copy(io, who, &source, copied).await.map(|()| bytes)
-                }
-                Err(error) => {
-                    let copied = Copied { plan, objects, mtime: Timestamp::default() };
-                    handle.open.drop_copy(io, who, &source, copied).await;
-                    Err(error)
-                }
+            other => {
+                self.let_go(&handle).await;
+                other.map(|_| None)
+            }
+        }
+    }
+
+    /// What is to be copied, and to which objects.
+    async fn make_target(
+        &self,
+        who: &Credentials,
+        handle: &Handle<S>,
+        destination: &Destination,
+    ) -> Result<Option<(CopySource, Target)>> {
+        let (inode, io) = (handle.open.inode, &self.objects);
+        let Some(source) = handle.open.begin_copy(io).await? else {
+            if let Some(layout) = &destination.layout {
+                handle.open.set_plan(io, who, layout.plan()).await?;
+            }
+            return Ok(None);
+        };
+        if io.is_held(inode, &source).await? {
+            return Err(Error::WouldBlock);
+        }
+        for held in source.objects.iter().flat_map(FileObjects::iter) {
+            // None of our own writes that were given up lands in what is copied.
+            io.settle_node(held.object.node()).await?;
+        }
+        let target = self.target(inode, &source, destination).await?;
+        Ok(target.map(|target| (source, target)))
+    }
+
+    /// Gives the file what was copied. `made`: what has become of the copy. Returns how many bytes were moved.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`]: the file was used meanwhile. With any error it has what it had before.
+    pub async fn end_relocation(&self, who: &Credentials, relocation: Relocation<S>, made: Result<()>) -> Result<u64> {
+        let Relocation { handle, source, plan, target, copied, .. } = relocation;
+        let (io, open) = (&self.objects, &handle.open);
+        let objects = target.objects.iter().map(|held| held.object).collect();
+        let mtime = match made {
+            Ok(()) => io.check_copy(open.inode, &source, &target).await,
+            Err(error) => Err(error),
+        };
+        let ended = match mtime {
+            Ok(mtime) => {
+                let ended = open.end_copy(io, who, &source, Copied { plan, objects, mtime }).await;
+                ended.map(|()| copied.into_inner())
+            }
+            Err(error) => {
+                open.drop_copy(io, who, &source, Copied { plan, objects, mtime: Timestamp::default() }).await;
+                Err(error)
             }
         };
-        let moved = moved.await;
-        self.close_handle(&handle).await;
-        // Others are alone with the file again.
+        self.let_go(&handle).await;
+        ended
+    }
+
+    /// Closes a file that was opened to be moved: others are alone with it again.
+    async fn let_go(&self, handle: &Handle<S>) {
+        self.close_handle(handle).await;
         self.calls().shell.release_soon();
-        moved
     }
 
     /// Sets the layout that an empty file is to have. An object that it has already, for a kernel, goes.
@@ -194,44 +316,41 @@ impl<S: Shell> Objects<S> {
         Ok(false)
     }
 
-    /// Copies a file's bytes to those of the target's objects that are new. Returns how many, and the modification time
-    /// of the target's objects.
+    /// Copies a range to those of the target's objects that are new.
     async fn copy(
         &self,
-        handle: &Handle<S>,
-        source: &CopySource,
-        target: &Target,
+        relocation: &Relocation<S>,
+        range: Range<u64>,
+        memory: &mut Vec<u8>,
         pace: &mut impl FnMut(usize),
-    ) -> Result<(u64, Timestamp)> {
+    ) -> Result<()> {
+        let Relocation { handle, source, target, copied, .. } = relocation;
         let inode = handle.open.inode;
-        for held in source.objects.iter().flat_map(FileObjects::iter) {
-            // None of our own writes that were given up lands in what is copied.
-            self.settle_node(held.object.node()).await?;
-        }
+        let (offset, length) = (range.start, usize::try_from(range.end - range.start).expect("a piece is short"));
         let stripes = target.objects.stripes();
-        let (mut offset, mut bytes, mut memory) = (0, 0, Vec::new());
-        while offset < source.size {
-            let length = usize::try_from(source.size - offset).unwrap_or(COPY_BYTES).min(COPY_BYTES);
-            for piece in stripes.pieces(offset, length).filter(|piece| target.is_new[piece.index]) {
-                memory.resize(piece.bytes, 0);
-                let from = offset + piece.start as u64;
-                match &source.objects {
-                    Some(objects) => self.read_within((inode, objects), &mut memory, from, None).await?,
-                    None if handle.read_at(self, &mut memory, from).await? == piece.bytes => {}
-                    // It was cut meanwhile.
-                    None => return Err(Error::WouldBlock),
-                }
-                let is_last = from + piece.bytes as u64 == source.size;
-                self.write_copy(inode, target, piece, &memory, is_last).await?;
-                bytes += piece.bytes as u64;
-                pace(piece.bytes);
+        for piece in stripes.pieces(offset, length).filter(|piece| target.is_new[piece.index]) {
+            memory.resize(piece.bytes, 0);
+            let from = offset + piece.start as u64;
+            match &source.objects {
+                Some(objects) => self.read_within((inode, objects), memory, from, None).await?,
+                None if handle.read_at(self, memory, from).await? == piece.bytes => {}
+                // It was cut meanwhile.
+                None => return Err(Error::WouldBlock),
             }
-            offset += length as u64;
+            let is_last = from + piece.bytes as u64 == source.size;
+            self.write_copy(inode, target, piece, memory, is_last).await?;
+            copied.fetch_add(piece.bytes as u64, Ordering::AcqRel);
+            pace(piece.bytes);
         }
+        Ok(())
+    }
+
+    /// Brings a copy to its devices. Returns the modification time of the target's objects.
+    async fn check_copy(&self, inode: InodeNumber, source: &CopySource, target: &Target) -> Result<Timestamp> {
         self.sync_objects(inode, &target.objects).await?;
         let copy = self.stat_objects(inode, &target.objects).await?;
         // The shard, or a client, has not told of the objects what they are.
-        if copy.size != source.size { Err(Error::WouldBlock) } else { Ok((bytes, copy.mtime)) }
+        if copy.size == source.size { Ok(copy.mtime) } else { Err(Error::WouldBlock) }
     }
 
     /// Writes what is not a hole. Of the file's last piece the last byte is written in any case: it makes the file as
@@ -274,6 +393,28 @@ fn runs(bytes: &[u8], is_last: bool) -> Vec<std::ops::Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_piece_is_taken_once_from_several_ranges_in_turns() {
+        for size in 0..60 {
+            let pieces = Pieces::new(size, 5);
+            let mut taken: Vec<Range<u64>> = std::iter::from_fn(|| pieces.take()).collect();
+            assert_eq!(taken.len() as u64, pieces.count());
+            assert_eq!(pieces.take(), None);
+            taken.sort_by_key(|range| range.start);
+            let mut end = 0;
+            for range in taken {
+                assert_eq!(range.start, end, "of {size} bytes");
+                end = range.end;
+            }
+            assert_eq!(end, size);
+        }
+        let pieces = Pieces::new(59, 5);
+        let first: Vec<u64> = std::iter::from_fn(|| pieces.take()).take(5).map(|range| range.start).collect();
+        assert_eq!(first, [0, 15, 30, 45, 5]);
+        pieces.stop();
+        assert_eq!(pieces.take(), None);
+    }
 
     #[test]
     fn holes_are_not_written_but_for_the_end_of_the_file() {

@@ -30,6 +30,8 @@ pub struct Tuning {
     pub first_bytes: u64,
     /// The prefetch of a sequential reader when too many connections are in use to keep one for the handle.
     pub alone_bytes: usize,
+    /// What is copied at a time of a file that moves.
+    pub copy_bytes: usize,
     /// A reader that asks for a pattern is told of all strided extents of the file if there are no more than this.
     pub few_strided: u32,
     /// How many closed inodes are kept.
@@ -46,6 +48,7 @@ impl Tuning {
         block_bytes: 128 << 10,
         first_bytes: 256 << 10,
         alone_bytes: 1 << 20,
+        copy_bytes: 4 << 20,
         few_strided: 4,
         idle: IdleLimits { inodes: 16_384, descriptors: 4096 },
     };

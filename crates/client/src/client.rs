@@ -14,8 +14,7 @@ use crate::recalls;
 use crate::waits::Waits;
 use std::sync::{Arc, Weak};
 use weft_client_core::{
-    Caller, Calls, Destination, DirectoryListing, Entry, Files, IdleLimits, Location, PartUse, Placement, Tuning,
-    XattrKey,
+    Caller, Calls, DirectoryListing, Entry, Files, IdleLimits, Location, PartUse, Placement, Tuning, XattrKey,
 };
 use weft_protocol::message::node::{NodeAnswer, NodeRequest};
 use weft_protocol::message::shard::{RenameMode, ShardRequest};
@@ -72,7 +71,7 @@ impl Client {
         Ok(Client(Arc::new(Connected(files))))
     }
 
-    fn files(&self) -> &Files<NativeShell> {
+    pub(crate) fn files(&self) -> &Files<NativeShell> {
         &self.0.0
     }
 
@@ -204,21 +203,6 @@ impl Client {
     /// The directory's owner may.
     pub fn set_placement(&self, who: &Credentials, inode: InodeNumber, placement: Placement) -> Result<()> {
         block_on(self.files().set_placement(who, inode, placement))
-    }
-
-    /// Moves a file's bytes to other nodes, or to another layout, if nobody has it open. Returns how many were copied.
-    /// `pace` is called after each piece, with its length; it may wait.
-    ///
-    /// # Errors
-    /// [`Error::WouldBlock`]: the file is in use; nothing has changed.
-    pub fn relocate(
-        &self,
-        who: &Credentials,
-        inode: InodeNumber,
-        destination: &Destination,
-        pace: &mut impl FnMut(usize),
-    ) -> Result<u64> {
-        block_on(self.files().relocate(who, inode, destination, pace))
     }
 
     /// Value of an extended attribute or a setting.

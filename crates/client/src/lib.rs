@@ -30,6 +30,7 @@ mod page_drops;
 pub mod path;
 mod recall_connections;
 mod recalls;
+mod relocation;
 mod space;
 mod space_questions;
 pub mod waits;
@@ -45,6 +46,7 @@ pub use invalidator::Invalidator;
 pub use key_file::KeyFile;
 pub use native::{LockWaiter, NativeShell};
 pub use options::{ClientOptions, Way};
+pub use relocation::Relocation;
 pub use space::{FileSystemSpace, StatFs};
 pub use weft_client_core::{
     Destination, DirectoryListing, Entry, GroupWish, LeaveStep, Leaving, Location, LockRequest, PartUse, Placement,

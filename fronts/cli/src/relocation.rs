@@ -1,4 +1,4 @@
-//! Moves the bytes of many files: a walk finds files, workers move them.
+//! Moves the bytes of many files: a walk finds files, workers move them, each file by several threads.
 //!
 //! A file that somebody has open stays, and is tried again for a while. What vanishes meanwhile, or is moved by another
 //! command, is as good as moved. A file with several names is moved once. A directory that cannot be listed is counted,
@@ -27,6 +27,8 @@ use weft_protocol::{Attributes, Credentials, Error, FileKind, InodeNumber, NodeI
 
 /// Files that move at a time.
 const WORKERS: usize = 4;
+/// Threads that copy one file.
+const COPIERS: u64 = 4;
 /// Found files that wait for a worker.
 const WAITING_MAX: usize = 256;
 /// How long files in use are tried again, and how often. Clients give back what they have closed every few seconds.
@@ -283,13 +285,7 @@ impl Relocation<'_> {
             return Ok(None);
         }
         let destination = (self.choose)(&attributes);
-        pacer.start();
-        let moved = client.relocate(&self.who, file.inode, &destination, &mut |bytes| {
-            progress.copied(bytes as u64);
-            pacer.end();
-            pacer.start();
-        });
-        pacer.end();
+        let moved = self.copy(file.inode, &destination, pacer, progress);
         match moved {
             Ok(bytes) => Ok(Some(bytes)),
             // Also where another command has moved it meanwhile: its old objects are gone.
@@ -299,6 +295,41 @@ impl Relocation<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Moves a file by several threads. Returns how many bytes were copied.
+    fn copy(
+        &self,
+        inode: InodeNumber,
+        destination: &Destination,
+        pacer: &Pacer,
+        progress: &Progress,
+    ) -> Result<u64, Error> {
+        pacer.start();
+        let begun = self.session.client.begin_relocation(&self.who, inode, destination);
+        pacer.end();
+        let Some(moving) = begun? else { return Ok(0) };
+        let copy = || {
+            pacer.start();
+            let copied = moving.copy_pieces(&mut |bytes| {
+                progress.copied(bytes as u64);
+                pacer.end();
+                pacer.start();
+            });
+            pacer.end();
+            copied
+        };
+        let made = thread::scope(|scope| {
+            let others: Vec<_> = (1..COPIERS.min(moving.count())).map(|_| scope.spawn(copy)).collect();
+            let own = copy();
+            others.into_iter().fold(own, |made, other| {
+                made.and(other.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)))
+            })
+        });
+        pacer.start();
+        let moved = moving.end(made);
+        pacer.end();
+        moved
     }
 
     /// Whether a file has got other objects than it had, and is not one of those that are to be moved any more.
