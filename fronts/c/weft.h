@@ -95,6 +95,8 @@ int weft_open(weft_t fs, const char *path, int flags, mode_t mode, weft_file_t *
  *     whole | width=N [stripe=SIZE]   layout of a file that this call makes: on one node, or in stripes over N
  *     split                           likewise: a part for each client that writes, on its node
  *     spill                           writes to a split file go on at another node when the caller's own is full
+ *     placement=own|spread            where the caller's part of a split file goes that its writes make: to the caller's
+ *                                     own node, the default, or as if it had none: to one node after the other
  *     group=all|split|unsplit         opens a file of such a layout as weft_import() does, and weft_export() of it costs
  *                                     no message; one that cannot be (it is truncated, has no objects yet, or is opened
  *                                     for writing and has set-id bits) is opened as without this hint
@@ -119,7 +121,7 @@ int weft_close(weft_file_t file);
  * process has ended: it outlives the one that exported it, and its name. Before anybody has imported it, it lasts some
  * 8 s beyond the exporter's close. Nobody caches the file meanwhile. A handle that is locked, or is older than an hour,
  * or whose group has ended opens the file anew, as its user may: -ESTALE, if it is gone. -EINVAL: other bytes, or those
- * of another key or file system. `hints`: `rdma=`, `spill`, NULL for none. Positions are not shared. Of a split file,
+ * of another key or file system. `hints`: `rdma=`, `spill`, `placement=`, NULL for none. Positions are not shared. Of a split file,
  * what an imported handle has written is seen by others once it is synchronized, flushed or closed. */
 ssize_t weft_export(weft_file_t file, void *handle, size_t length);
 int weft_import(weft_t fs, const void *handle, size_t length, const char *hints, weft_file_t *file);

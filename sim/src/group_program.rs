@@ -233,7 +233,8 @@ impl GroupProgram {
         let Self { process, machine, .. } = self;
         let Some(open) = self.offers.get(place) else { return };
         let (group, inode) = (open.group, open.inode);
-        let options = JoinOptions { registration: None, spill: process.spills.get() };
+        let options =
+            JoinOptions { spill: process.spills.get(), spread: process.spills.get(), ..JoinOptions::default() };
         match Member::join(machine, &Credentials::default(), open, options).await {
             Ok(member) => self.use_as_member(member, id).await,
             Err(error) => process.note(|| format!("joins group {group} of inode {inode}: {error:?}")),

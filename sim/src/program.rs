@@ -14,7 +14,7 @@ use crate::shell::SimShell;
 use std::rc::Rc;
 use std::sync::Arc;
 use weft_client_core::{Files, Handle, OpenOptions, Shell};
-use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
+use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
 use weft_protocol::{AttributeChanges, Cookie, Credentials, Error, FileKind, InodeNumber, Name, Publication, Result};
 
 /// Behind this no program writes.
@@ -210,7 +210,7 @@ pub(crate) fn choose_opening(random: &mut Random) -> Opening {
 
 pub(crate) fn options_of(opening: &Opening, process: &Process) -> OpenOptions<OperationId> {
     let (Opening { access, truncate, append, direct, .. }, spill) = (*opening, process.spills.get());
-    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None, spill }
+    OpenOptions { truncate, append, direct, spill, spread: spill, ..OpenOptions::of(access) }
 }
 
 /// What a program does next. `scatters`: it often writes a few bytes anywhere, so that a file has many extents.

@@ -22,6 +22,7 @@ mod pages;
 mod paths;
 mod peer_memory;
 mod posix;
+mod placement;
 mod ranges;
 mod regions;
 mod releases;

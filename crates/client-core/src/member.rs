@@ -51,10 +51,10 @@ impl<S: Shell> Member<S> {
         files: &Files<S>,
         who: &Credentials,
         open: GroupOpen,
-        JoinOptions { registration, spill }: JoinOptions<Registration<S>>,
+        JoinOptions { registration, spill, spread }: JoinOptions<Registration<S>>,
     ) -> Result<Self> {
         let (inode, append, plan) = (open.inode, open.append, open.layout.plan());
-        let options = OpenOptions { append, registration, spill, direct: true, ..OpenOptions::of(open.access) };
+        let options = OpenOptions { append, registration, spill, spread, direct: true, ..OpenOptions::of(open.access) };
         let group = files.join_group(open, who)?;
         let (is_over, own) = (AtomicBool::new(group.is_none()), OnceLock::new());
         Ok(Self { inode, options, who: who.clone(), plan, group, is_over, own })

@@ -105,7 +105,7 @@ impl<S: Shell> Objects<S> {
         inode: InodeNumber,
         layout: &Layout,
     ) -> Result<(FileObjects, Option<Timestamp>)> {
-        let first = self.new_object().await?;
+        let first = self.new_object(false).await?;
         let Some(plan) = layout.stripes() else { return Ok((first.into(), None)) };
         let made = self.make(inode, first).await?;
         let others = self.at_other_nodes(first, plan, async |node| self.make_at(inode, node).await).await?;
@@ -119,7 +119,7 @@ impl<S: Shell> Objects<S> {
     ///
     /// [`new_objects`]: Objects::new_objects
     pub(crate) async fn first_objects(&self, plan: Plan) -> Option<FirstObjects> {
-        let first = self.new_object().await.ok()?;
+        let first = self.new_object(false).await.ok()?;
         let others = match plan.stripes() {
             Some(plan) => {
                 self.at_other_nodes(first, plan, async |node| self.new_object_if_there(node).await).await.ok()?
@@ -176,9 +176,10 @@ impl<S: Shell> Objects<S> {
         Ok(made.mtime)
     }
 
-    /// An identifier for a new object, at a node that answers, with the right to make it.
-    async fn new_object(&self) -> Result<Held> {
-        let made = self.new_object_in_turn().await?;
+    /// An identifier for a new object, at a node that answers, with the right to make it. `spread`: at one node after
+    /// the other, also where there is one on this machine.
+    pub(crate) async fn new_object(&self, spread: bool) -> Result<Held> {
+        let made = self.new_object_in_turn(spread).await?;
         if !self.has_little_space(made.object.node()).await {
             return Ok(made);
         }
@@ -211,11 +212,11 @@ impl<S: Shell> Objects<S> {
         second_best
     }
 
-    /// At the home if that is on this machine, else at one node after the other.
-    async fn new_object_in_turn(&self) -> Result<Held> {
+    /// At the home if that is on this machine, else, or if this is to be spread, at one node after the other.
+    async fn new_object_in_turn(&self, spread: bool) -> Result<Held> {
         let (map, shell) = (self.calls.map(), &self.calls.shell);
         let mut home = self.home();
-        if !self.is_on_this_machine(home) {
+        if spread || !self.is_on_this_machine(home) {
             let nodes: Vec<NodeId> = map.nodes.iter().filter(|node| node.takes_files()).map(|node| node.id).collect();
             home = self.new_objects.in_turn(&nodes, shell.now_ms()).unwrap_or(home);
         }

@@ -76,7 +76,7 @@ impl<'a, S: Shell> ForOthers<'a, S> {
         opened: Opened,
         options: OpenOptions<Registration<S>>,
     ) -> Result<Box<Member<S>>> {
-        let OpenOptions { access, append, registration, spill, .. } = options;
+        let OpenOptions { access, append, registration, spill, spread, .. } = options;
         let Opened { attributes, capability, others, .. } = opened;
         let open = GroupOpen {
             inode: attributes.inode,
@@ -87,7 +87,7 @@ impl<'a, S: Shell> ForOthers<'a, S> {
             layout: attributes.layout,
             rights: capability.into_iter().chain(others).collect(),
         };
-        Member::new(self.files, who, open, JoinOptions { registration, spill }).map(Box::new)
+        Member::new(self.files, who, open, JoinOptions { registration, spill, spread }).map(Box::new)
     }
 }
 

@@ -18,6 +18,8 @@ pub struct OpenOptions<R> {
     pub registration: Option<R>,
     /// Of a split file: a write for which the own part's node has no space goes on at another node.
     pub spill: bool,
+    /// Of a split file: a part that a write makes goes to one node after the other, not to the client's own.
+    pub spread: bool,
 }
 
 /// What is chosen for a handle that joins a group: the rest is as the group has the file open. `R`: as of
@@ -28,11 +30,13 @@ pub struct JoinOptions<R> {
     pub registration: Option<R>,
     /// See [`OpenOptions::spill`].
     pub spill: bool,
+    /// See [`OpenOptions::spread`].
+    pub spread: bool,
 }
 
 impl<R> Default for JoinOptions<R> {
     fn default() -> Self {
-        Self { registration: None, spill: false }
+        Self { registration: None, spill: false, spread: false }
     }
 }
 
@@ -48,12 +52,13 @@ impl<R> OpenOptions<R> {
         page_cache: PageCache::None,
         registration: None,
         spill: false,
+        spread: false,
     };
 
     /// Open with nothing special.
     pub const fn of(access: Access) -> Self {
         let (truncate, append, direct, page_cache) = (false, false, false, PageCache::None);
-        Self { access, truncate, append, direct, page_cache, registration: None, spill: false }
+        Self { access, truncate, append, direct, page_cache, registration: None, spill: false, spread: false }
     }
 
     /// What the shard is told of them.

@@ -129,6 +129,8 @@ struct State<S: Shell> {
     is_new: bool,
     /// Of a member: the session with which it has joined the group has ended, or the group.
     is_over: bool,
+    /// Of the latest write: a new part is made at any node, not at the own one.
+    spreads: bool,
     /// Ranges of the own part that are being written: what is published of them is one write's.
     claimed: Vec<Range<u64>>,
 }
@@ -270,6 +272,7 @@ impl<S: Shell> SplitFile<S> {
     pub(crate) async fn read_at(
         &self,
         io: &Objects<S>,
+            spreads: false,
         buffer: &mut [u8],
         offset: u64,
         registration: Option<Registration<S>>,
@@ -430,8 +433,7 @@ impl<S: Shell> SplitFile<S> {
             return Ok(own);
         }
         let session = state.session;
-        let (objects, _) = io.new_objects(self.inode, &Layout::Empty).await?;
-        let held = objects.first();
+        let held = io.new_object(state.spreads).await?;
         let file = self.own_file(io, held).await;
         state.notice_session(io);
         if state.session != session {

@@ -167,6 +167,7 @@ pub fn open_options(flags: OpenFlags) -> OpenOptions {
         page_cache: PageCache::None,
         registration: None,
         spill: false,
+        spread: false,
     }
 }
 
@@ -310,6 +311,7 @@ mod tests {
                 page_cache: PageCache::None,
                 registration: None,
                 spill: false,
+                spread: false,
             };
             assert_eq!(open_options(OpenFlags(flags)), expected, "{flags:#o}");
         };

@@ -8,6 +8,7 @@ use weft_protocol::message::shard::GroupLayouts;
 const REGISTRATION: &str = "rdma=";
 const SPILL: &str = "spill";
 const GROUP: &str = "group=";
+const PLACEMENT: &str = "placement=";
 
 /// What a caller asks of an open beyond its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Hints {
     pub registration: Option<Registration>,
     /// Of a split file: writes go on at another node when the caller's own is full.
     pub spill: bool,
+    /// Of a split file: a part that the caller's writes make goes to one node after the other, not to its own.
+    pub spread: bool,
     /// Files of these layouts are opened for others to import.
     pub group: Option<GroupLayouts>,
 }
@@ -33,6 +36,14 @@ impl Hints {
                 hints.group = Some(group_layouts(value).ok_or_else(refusal)?);
                 continue;
             }
+            if let Some(value) = word.strip_prefix(PLACEMENT) {
+                hints.spread = match value {
+                    "own" => false,
+                    "spread" => true,
+                    _ => return Err(Failure::invalid(format!("hint '{word}': not own or spread"))),
+                };
+                continue;
+            }
             match word.strip_prefix(REGISTRATION) {
                 Some(value) => {
                     let refusal = || Failure::invalid(format!("hint '{word}': not static, dynamic or auto"));
@@ -42,7 +53,8 @@ impl Hints {
                 None if ["whole", "split"].contains(&word) => layout.push(word),
                 None if word == SPILL => hints.spill = true,
                 None => {
-                    let known = "whole, split, spill, width=N, stripe=SIZE, group=LAYOUTS and rdma=MODE are known";
+                    let known = "whole, split, spill, width=N, stripe=SIZE, placement=NODES, group=LAYOUTS and \
+                                 rdma=MODE are known";
                     return Err(Failure::invalid(format!("unknown hint '{word}': {known}")));
                 }
             }
@@ -80,11 +92,14 @@ mod tests {
         assert_eq!(Hints::parse(b"split").unwrap(), Hints { layout: Some(Plan::Split), ..Hints::default() });
         assert_eq!(Hints::parse(b"spill").unwrap(), Hints { spill: true, ..Hints::default() });
         assert_eq!(Hints::parse(b"split spill").unwrap().layout, Some(Plan::Split));
+        assert!(Hints::parse(b"placement=spread").unwrap().spread);
+        assert_eq!(Hints::parse(b"placement=own").unwrap(), Hints::default());
         assert_eq!(Hints::parse(b"group=unsplit").unwrap().group, Some(GroupLayouts::Unsplit));
         for (bad, named) in [
             ("widht=2", "widht=2"),
             ("rdma=fast", "rdma=fast"),
             ("group=some", "group=some"),
+            ("placement=far", "placement=far"),
             ("stripe=64KiB", "stripe"),
             ("width=2 whole", "whole"),
         ] {

@@ -70,6 +70,7 @@ impl Flags {
             direct: has(libc::O_DIRECT),
             registration: hints.registration,
             spill: hints.spill,
+            spread: hints.spread,
             ..OpenOptions::of(access)
         };
         let exclusive = has(libc::O_EXCL);
@@ -141,7 +142,7 @@ impl OpenFile {
         if hints.group.is_some() {
             return Err(Failure::invalid("group= is for files that are opened by their names"));
         }
-        let options = JoinOptions { registration: hints.registration, spill: hints.spill };
+        let options = JoinOptions { registration: hints.registration, spill: hints.spill, spread: hints.spread };
         let imported = fs.client.import(&fs.who, exported, options);
         if imported.as_ref().err() == Some(&Error::Malformed) {
             return Err(Failure::invalid("these are no bytes of a handle that this version of Weft has exported"));

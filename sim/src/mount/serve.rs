@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weft_client_core::{Entry, OpenOptions};
 use weft_mount_core::{Found, Make, Mode, Mount, NotTaken, OpenOptionsOf, Opened, ReadBy, Shown, WrittenBy};
-use weft_protocol::message::shard::{Access, CreateFile, PageCache, RenameMode};
+use weft_protocol::message::shard::{Access, CreateFile, RenameMode};
 use weft_protocol::{
     AttributeChanges, Attributes, Credentials, Error, FileKind, InodeNumber, LockKind, LockOwner, Name, Result,
     TimeChange, Timestamp,
@@ -89,7 +89,7 @@ pub fn options<R>(flags: OpenFlags) -> OpenOptions<R> {
         KernelAccess::ReadWrite => Access::ReadWrite,
     };
     let OpenFlags { truncate, append, direct, .. } = flags;
-    OpenOptions { access, truncate, append, direct, page_cache: PageCache::None, registration: None, spill: false }
+    OpenOptions { truncate, append, direct, ..OpenOptions::of(access) }
 }
 
 /// What a rename may replace.

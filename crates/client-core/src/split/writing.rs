@@ -98,7 +98,7 @@ impl<S: Shell> SplitFile<S> {
         }
         let is_small = list.iter().all(|(bytes, _)| bytes.len() < io.tuning.gathered_below);
         let may_gather = self.group.is_some() && is_small && options.registration.is_none();
-        if may_gather && self.gather(io, list, &ranges, options.spill).await? {
+        if may_gather && self.gather(io, list, &ranges, options).await? {
             return Ok(false);
         }
         self.claim(io, &ranges).await?;
@@ -128,19 +128,25 @@ impl<S: Shell> SplitFile<S> {
     }
 
     /// Buffers pieces. `false`: they go to the part's file.
-    async fn gather(&self, io: &Objects<S>, list: &[(&[u8], u64)], ranges: &[Range<u64>], spill: bool) -> Result<bool> {
+    async fn gather(
+        &self,
+        io: &Objects<S>,
+        list: &[(&[u8], u64)],
+        ranges: &[Range<u64>],
+        options: &OpenOptions<Registration<S>>,
+    ) -> Result<bool> {
         let mut state = self.unclaimed(ranges).await;
-        let mut own = self.own_to_write(io, &mut state).await?;
+        let mut own = self.own_to_write(io, &mut state, options.spread).await?;
         if own.file.is_some() {
             return Ok(false);
         }
-        state.behind.keeps_refused = spill;
+        state.behind.keeps_refused = options.spill;
         for (bytes, offset) in list {
             state.behind.gather(io, (self.inode, own.held), bytes, *offset).await;
             if state.behind.refused_by().is_some() {
                 let spilled = self.spill_runs(io, &mut state).await;
                 state.tell(spilled)?;
-                own = self.own_to_write(io, &mut state).await?;
+                own = self.own_to_write(io, &mut state, options.spread).await?;
             }
         }
         state.settle_behind(io);
@@ -175,8 +181,9 @@ impl<S: Shell> SplitFile<S> {
     }
 
     /// The own part, which is made when there is none; or what the writer is told.
-    async fn own_to_write(&self, io: &Objects<S>, state: &mut State<S>) -> Result<OwnPart<S>> {
+    async fn own_to_write(&self, io: &Objects<S>, state: &mut State<S>, spread: bool) -> Result<OwnPart<S>> {
         state.notice_session(io);
+        state.spreads = spread;
         state.tell(Ok(()))?;
         let own = self.ensure_own(io, state).await;
         state.tell(own)
@@ -191,7 +198,7 @@ impl<S: Shell> SplitFile<S> {
         let mut full = Vec::new();
         let (mut state, written, result) = loop {
             let mut state = self.state.lock().await;
-            let (own, session) = (self.own_to_write(io, &mut state).await?, state.session);
+            let (own, session) = (self.own_to_write(io, &mut state, options.spread).await?, state.session);
             drop(state);
             let (written, result) = self.write_pieces(io, &own, list, options.registration).await;
             let mut state = self.state.lock().await;
@@ -368,7 +375,7 @@ impl<S: Shell> SplitFile<S> {
             state.tell(landed)?;
             let published = self.publish_unpublished(io, &mut state).await;
             state.tell(published)?;
-            let own = self.own_to_write(io, &mut state).await?;
+            let own = self.own_to_write(io, &mut state, options.spread).await?;
             let session = state.session;
             state.is_fresh = false;
             self.refresh(io, &mut state, 0..0).await?;

@@ -215,8 +215,9 @@ class FileSystem(_native.FileSystem):
         """As the built-in ``open``.
 
         ``permissions`` are those of a file that it makes, less the umask. ``hints`` are words: the layout of such a
-        file (``whole``, ``split``, or ``width=4 stripe=1MiB``), ``rdma=static``, ``dynamic`` or ``auto``, and ``spill``: writes
-        to a split file go on at another node when the caller's own is full.
+        file (``whole``, ``split``, or ``width=4 stripe=1MiB``), ``rdma=static``, ``dynamic`` or ``auto``; ``spill``: writes
+        to a split file go on at another node when the caller's own is full; ``placement=spread``: the part of such a
+        file that they make is at any node.
         """
         binary = "b" in mode
         if binary and (encoding, errors, newline) != (None, None, None):
@@ -256,7 +257,7 @@ class FileSystem(_native.FileSystem):
     def import_handle(self, handle: bytes, *, hints: str = "") -> File:
         """Opens what another process has exported with ``File.export``, without a buffer. The position is one of its
         own. The file stays open for all as long as one of them has it open, whatever becomes of the first, or of its
-        name. ``hints``: ``rdma=static``, ``dynamic`` or ``auto``; ``spill``."""
+        name. ``hints``: ``rdma=static``, ``dynamic`` or ``auto``; ``spill``; ``placement=spread``."""
         native = self.import_file(handle, hints)
         return File(native, "<imported>", native.flags)
 
