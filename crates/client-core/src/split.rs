@@ -187,6 +187,15 @@ impl<S: Shell> State<S> {
         self.files = PartFiles::default();
     }
 
+    /// What is known is of no more use if the file was converted to a layout without parts: should it have parts once
+    /// more, their epochs begin anew.
+    fn refused(&mut self, error: Error) -> Error {
+        if error == Error::CapabilityRejected {
+            self.forget();
+        }
+        error
+    }
+
     /// The shard has answered a publication. If nobody else has published meanwhile, what is known stays so.
     fn published(&mut self, answer: Option<&AttributesAnswer>, object: ObjectId, patterns: &[Pattern]) {
         self.expected.published(patterns);
@@ -263,6 +272,7 @@ impl<S: Shell> SplitFile<S> {
             is_fresh: false,
             is_new: layout.epoch() == Some(0),
             is_over: false,
+            spreads: false,
             claimed: Vec::new(),
         };
         Self { inode, group, who, state: S::Monitor::new(state), range: Mutex::default(), reported: AtomicU64::new(0) }
@@ -272,7 +282,6 @@ impl<S: Shell> SplitFile<S> {
     pub(crate) async fn read_at(
         &self,
         io: &Objects<S>,
-            spreads: false,
         buffer: &mut [u8],
         offset: u64,
         registration: Option<Registration<S>>,
@@ -340,7 +349,7 @@ impl<S: Shell> SplitFile<S> {
                 state.notice_session(io);
                 state.size = attributes.size;
                 // A file that was converted to a layout without parts is opened again by its reader.
-                Some(attributes.layout.epoch().ok_or(Error::CapabilityRejected)?)
+                Some(attributes.layout.epoch().ok_or(Error::CapabilityRejected).map_err(|error| state.refused(error))?)
             }
         };
         // Attributes may be of a moment before the latest answer.
@@ -364,7 +373,8 @@ impl<S: Shell> SplitFile<S> {
             let since = state.knowledge.since(&wanted);
             let (extra, mut strided) = state.knowledge.next_question(within, io.tuning.few_strided);
             let (session, asked_ms) = (state.session, io.calls.shell.now_ms());
-            let told = self.ask_parts(io, (since, wanted), extra, strided, false).await?;
+            let told = self.ask_parts(io, (since, wanted), extra, strided, false).await;
+            let told = told.map_err(|error| state.refused(error))?;
             state.notice_session(io);
             state.check(self.group)?;
             if told.end <= at && at < range.end || told.strided_next.is_some() && told.strided_next == strided.after {
@@ -454,7 +464,7 @@ impl<S: Shell> SplitFile<S> {
             return Ok(None);
         }
         let (before, session, asked_ms) = (state.own.take(), state.session, io.calls.shell.now_ms());
-        let mut parts = self.ask_own_parts(io).await?;
+        let mut parts = self.ask_own_parts(io).await.map_err(|error| state.refused(error))?;
         let is_kept = |held: &Held| before.as_ref().is_some_and(|before| before.held.object == held.object);
         let own = |held: &Held| match before.as_ref().filter(|_| is_kept(held)) {
             Some(before) => Some(Arc::clone(&before.in_use)),

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 mod away;
 #[path = "end_to_end/batch.rs"]
 mod batch;
+#[path = "end_to_end/conversions.rs"]
+mod conversions;
 #[path = "end_to_end/copies.rs"]
 mod copies;
 #[path = "end_to_end/damage.rs"]

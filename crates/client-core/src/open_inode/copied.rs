@@ -1,7 +1,8 @@
 //! A file whose bytes are copied to other objects, and then gets these.
 //!
 //! The copy is made without the lock, under an exclusive lease. It counts only if nothing has changed the file since:
-//! no other client, which the shard sees by the lease's stamp, and nobody here, which the version of the data tells.
+//! no other client, which the shard sees by the lease's stamp, or of a split file by what was published since; and
+//! nobody here, which the version of the data tells.
 
 use super::OpenInode;
 use super::state::{Descriptor, State};

@@ -290,14 +290,17 @@ impl<K: KeyValue> Shard<K> {
     }
 
     /// Whether nobody else has used the file of a change of objects since the session was granted the lease that it
-    /// names, and the session has not cut it by another call.
+    /// names, and the session has not cut it by another call. Of a split file others may read: what they know of its
+    /// parts they believe for as long as they hold its attributes, or, in a group, until they synchronize.
     pub(super) fn is_alone(&self, call: &Call) -> bool {
         let ShardRequest::Relocate { inode, granted, .. } = call.request else { return false };
         let key = LeaseKey::Data(inode);
         let own = self.leases.holder(&key, call.session());
         let is_split = self.back.inode(inode).is_some_and(|record| record.layout.epoch().is_some());
         // Nobody has more than a split file open.
-        let is_only = is_split && self.leases.holders(&key).all(|own| own.session == call.session() && !own.overtaken);
+        let may_stay =
+            |holder: &Holder| if holder.session == call.session() { !holder.overtaken } else { !holder.writing };
+        let is_only = is_split && self.leases.holders(&key).all(may_stay);
         let holds = |own: &Holder| (own.mode == LeaseMode::Exclusive || is_only) && own.writing && own.stamp == granted;
         let is_cut = self.cuts.contains_key(&inode) || self.cut_at.get(&inode).is_some_and(|cut| *cut > granted);
         own.as_ref().is_some_and(holds) && self.recalls.find(key, call.session()).is_none() && !is_cut

@@ -307,8 +307,9 @@ pub enum ShardRequest {
     /// Change. The file has these objects from now on (with a plan: as many as it says, or fewer), to which the session
     /// has copied what is not in objects that it keeps. Without objects: an empty file has none from now on, and this
     /// plan; one with bytes refuses it with [`Error::NotEmpty`]. Refused with [`Error::WouldBlock`] if others may have
-    /// used the file since the grant with this stamp of an exclusive lease on `Data`: then those of the objects that
-    /// are not the file's are removed. Answer: `Entry`.
+    /// used the file since the grant with this stamp of an exclusive lease on `Data`, or of a split file, have it open
+    /// for writing or have written it since: then those of the objects that are not the file's are removed. Answer:
+    /// `Entry`.
     Relocate {
         inode: InodeNumber,
         granted: u64,

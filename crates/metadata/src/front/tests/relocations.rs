@@ -104,6 +104,82 @@ fn a_file_without_an_object_gets_another_plan_from_whoever_is_alone_with_it() {
     assert_eq!(attributes(&world.ok(A, stat(inode))).layout, Layout::Empty);
 }
 
+/// A split file with a part of C, which is closed; A has it open to move it, as of the grant with this stamp.
+fn split_file() -> (World, InodeNumber, u64) {
+    let mut world = World::new();
+    world.ok(C, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(Plan::Split) });
+    let inode = attributes(&world.ok(C, create("f"))).inode;
+    publish(&mut world, C, inode, 1);
+    close(&mut world, C, inode);
+    done(&mut world, A, open(inode, Access::ReadWrite));
+    let granted = world.stamp();
+    (world, inode, granted)
+}
+
+fn publish(world: &mut World, writer: SessionId, inode: InodeNumber, number: u64) {
+    let patterns = vec![Pattern::run(0, 10).expect("a run")];
+    let parts = vec![PublishedPart { writer, object: object(number), number, patterns }];
+    let request = ShardRequest::Publish { inode, group: None, parts, appends_to: None, range: RangeUse::default() };
+    done(world, writer, request);
+}
+
+/// A call for which others give up what they know of the file.
+fn done(world: &mut World, session: SessionId, request: ShardRequest) -> ShardAnswer {
+    let token = world.call(session, request);
+    world.answer_recalls(LeaseMode::Open);
+    world.done(token)
+}
+
+fn close(world: &mut World, session: SessionId, inode: InodeNumber) {
+    let stamp = world.stamp();
+    world.ok(session, ShardRequest::Release { leases: vec![(LeaseKey::Data(inode), stamp)] });
+}
+
+#[test]
+fn a_split_file_gets_one_object_beside_its_readers_and_not_beside_its_writers() {
+    let readers: [(&str, Use); 2] = [
+        ("read by another session", |world, inode| {
+            done(world, B, open(inode, Access::Read));
+        }),
+        ("read by a group", |world, inode| {
+            let group = SessionId::of_group(0x6000);
+            done(world, B, ShardRequest::OpenGroup { inode, access: Access::Read, group });
+        }),
+    ];
+    for (how, reads) in readers {
+        let (mut world, inode, granted) = split_file();
+        reads(&mut world, inode);
+        let moved = done(&mut world, A, relocate(inode, granted, &[THERE]));
+        assert_eq!(attributes(&moved).layout.objects(), [object(THERE)], "{how}");
+        assert_eq!(world.removed_objects(), [object(1)], "{how}");
+        // Who has it open finds out by its next question.
+        let strided = StridedQuestion { within: Pattern::WHOLE_FILE, since: 0, after: None, few: 0 };
+        let question =
+            ShardRequest::GetParts { inode, group: None, since: 0, start: 0, end: 10, extra: 0, strided, own: false };
+        assert_eq!(world.refused(B, question), Error::Invalid, "{how}");
+    }
+    let writers: [(&str, Use); 3] = [
+        ("open for writing", |world, inode| {
+            done(world, B, open(inode, Access::ReadWrite));
+        }),
+        ("open for writing by a group", |world, inode| {
+            let group = SessionId::of_group(0x6000);
+            done(world, B, ShardRequest::OpenGroup { inode, access: Access::ReadWrite, group });
+        }),
+        ("written, and closed", |world, inode| {
+            done(world, B, open(inode, Access::ReadWrite));
+            publish(world, B, inode, 2);
+            close(world, B, inode);
+        }),
+    ];
+    for (how, writes) in writers {
+        let (mut world, inode, granted) = split_file();
+        writes(&mut world, inode);
+        assert_eq!(world.refused(A, relocate(inode, granted, &[THERE])), Error::WouldBlock, "{how}");
+        assert_eq!(world.removed_objects(), [object(THERE)], "{how}");
+    }
+}
+
 #[test]
 fn kernels_that_may_have_zeros_of_a_file_are_asked_before_it_has_its_first_object() {
     let mut world = World::new();
