@@ -19,12 +19,17 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use weft_protocol::{Attributes, BelowEntry, BelowNote, Error, FileKind, InodeNumber, Name};
+use weft_client::XattrKey;
+use weft_protocol::{Attributes, BelowEntry, BelowNote, Error, FileKind, InodeNumber, Name, XattrName};
 
 /// What stands behind the name of a file that is written beside one that others have changed.
 const BESIDE: &str = "~weft";
 /// Names that are tried for it.
 const BESIDE_MAX: u32 = 1000;
+
+/// Extended attribute of files and directories that are not written below, and its value.
+const DRAIN_XATTR: &[u8] = b"user.weft.drain";
+const NEVER: &[u8] = b"never";
 
 /// What is to be done, in this order.
 #[derive(Default)]
@@ -186,12 +191,29 @@ impl<'a> Planner<'a> {
                 attributes => attributes.explain(what)?,
             };
             let before = known.remove(&entry.name);
+            if self.is_kept_here(&attributes).explain(what)? {
+                continue;
+            }
             self.look_at(place, &entry.name, Some(&attributes), before, places)?;
         }
         for (name, before) in known {
             self.look_at(place, &name, None, Some(before), places)?;
         }
         Ok(())
+    }
+
+    /// Whether a user has said that a file, or all that is in a directory, is not to be written below: what is there by
+    /// its name stays as it is.
+    fn is_kept_here(&self, attributes: &Attributes) -> Result<bool, Error> {
+        if !attributes.has_xattrs() {
+            return Ok(false);
+        }
+        let key = XattrKey::Kept(XattrName::new(DRAIN_XATTR).expect("a name in the namespace of users"));
+        match self.session.client.value_of(&self.session.who, attributes.inode, &key) {
+            Ok(value) => Ok(value == NEVER),
+            Err(Error::NoXattr | Error::NotFound | Error::Stale) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn look_at(

@@ -1,7 +1,7 @@
 //! A file system over a directory of another one: what is below is seen and read, and changes are written back.
 
 use super::hosts::install_ssh;
-use super::{Ground, away, wait_until};
+use super::{Ground, away, wait_until, xattrs};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -103,6 +103,37 @@ fn a_directory_is_seen_and_read_and_changes_are_written_back() {
     assert_eq!(contents(&ground.path("below")), ours);
     ground.weft(&["down", "e2e"]);
     assert_eq!(contents(&ground.path("below")), ours, "nothing of Weft is left there");
+}
+
+#[test]
+fn files_and_directories_that_are_marked_stay_out_of_the_directory_below() {
+    let ground = Ground::new("over-never");
+    tree(&ground);
+    ground.weft(&["up", "e2e", "--nodes", "2", "--over", "below"]);
+    let before = contents(&ground.path("below"));
+    let mount = away::mounted(&ground, &[]);
+    let mark = |path: &str| xattrs::set(&mount.join(path), "user.weft.drain", b"never").expect("marked");
+    fs::create_dir_all(mount.join("scratch/deep")).expect("made");
+    for path in ["scratch/deep/f", "temporary", "a", "d/x"] {
+        fs::write(mount.join(path), "of weft").expect("written");
+    }
+    ["scratch", "temporary", "a", "d"].into_iter().for_each(mark);
+    assert_eq!(ground.weft(&["drain", "--dry-run", "e2e"]), "");
+    ground.weft(&["drain", "e2e"]);
+    assert_eq!(contents(&ground.path("below")), before, "what is there by their names stays as it is");
+    // Without the mark, or with another value, it is as any other file.
+    rustix::fs::removexattr(mount.join("a"), "user.weft.drain").expect("removed");
+    xattrs::set(&mount.join("temporary"), "user.weft.drain", b"background").expect("changed");
+    ground.weft(&["drain", "e2e"]);
+    let below = contents(&ground.path("below"));
+    assert!(below["a"].ends_with("of weft") && below["temporary"].ends_with("of weft"), "{below:?}");
+    assert!(!below.contains_key("scratch") && below["d/x"].ends_with("x of below"), "{below:?}");
+    // A marked file that is removed is removed below, too; what is left of marked ones dies with the file system.
+    xattrs::set(&mount.join("b"), "user.weft.drain", b"never").expect("marked");
+    fs::remove_file(mount.join("b")).expect("removed");
+    ground.weft(&["drain", "e2e"]);
+    assert!(!ground.path("below/b").exists());
+    ground.weft(&["down", "e2e"]);
 }
 
 #[test]
