@@ -48,12 +48,25 @@ impl Up {
 
     /// One of so many nodes, whose stores have the size that `size` says (`:1GiB`; empty: as the disk has room).
     pub fn of_nodes(name: &str, test: &str, nodes: u32, size: &str) -> Self {
+        Self::with(name, test, (nodes, size), &[])
+    }
+
+    /// One of so many nodes that lies over a directory, `below` in its own.
+    pub fn over_a_directory(name: &str, test: &str, nodes: u32) -> Self {
+        Self::with(name, test, (nodes, ""), &["--over", "below"])
+    }
+
+    fn with(name: &str, test: &str, (nodes, size): (u32, &str), words: &[&str]) -> Self {
         let directory = std::env::temp_dir().join(format!("{name}-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(directory.join("store")).expect("made");
+        for inner in ["store", "below"] {
+            std::fs::create_dir_all(directory.join(inner)).expect("made");
+        }
         let started = Self { directory, name: name.to_owned() };
         let store = format!("{}{size}", started.directory.join("store").display());
         let nodes = nodes.to_string();
-        run(started.command(&binaries().join("weft")).args(["up", name, "--nodes", &nodes, "--store", &store]));
+        let mut command = started.command(&binaries().join("weft"));
+        command.args(["up", name, "--nodes", &nodes, "--store", &store]).args(words);
+        run(command.current_dir(&started.directory));
         started
     }
 

@@ -129,13 +129,16 @@ void ad_weft_delete_mounted(const char *path, int *error_code);
 /* ---- hints.c ---- */
 
 /* Size of a hint string for weft_openat(), with its terminating zero. */
-#define AD_WEFT_WORDS 96
+#define AD_WEFT_WORDS 128
 
 void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code);
 
 /* Hint strings for weft_openat(): layout of a new file; what concerns the handle alone. Empty if none was given. */
 void ad_weft_layout_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
 void ad_weft_handle_words(ADIO_File fd, char words[AD_WEFT_WORDS]);
+
+/* Marks a file for drains, as its hint says; one message, none without the hint. Returns whether the hint is obeyed. */
+int ad_weft_set_drain(ADIO_File fd, weft_t fs, const char *path);
 
 /* Stripe count (1: not striped) and stripe size in bytes (0: not striped); whether each writer has a part. */
 struct ad_weft_layout {
@@ -156,7 +159,7 @@ int ad_weft_agrees_on_errors(ADIO_File fd);
 
 /* Sets the hints to the values in use, which MPI_File_get_info() returns, and of which collective buffering takes those
  * of the layout. */
-void ad_weft_set_used_hints(ADIO_File fd, struct ad_weft_layout layout);
+void ad_weft_set_used_hints(ADIO_File fd, struct ad_weft_layout layout, int obeys_drain);
 
 /* ---- pattern.c ---- */
 

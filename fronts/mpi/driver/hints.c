@@ -8,14 +8,18 @@
  *     weft_errors       whether collective reads and writes of a split file agree on errors: agreed (they wait for all
  *                       ranks, and fail at all), own (they wait for none; the next collective call that waits reports
  *                       a failed write to all ranks)
+ *     weft_placement    where a rank's part of a split file goes: own (its node), spread (any node, as if it had none)
+ *     weft_drain        whether a file is written to the directory that the file system lies over: background (by drains),
+ *                       never
  *     weft_spill        true: a rank whose node is full writes on to another node's part of a split file
  *     weft_rdma         RDMA registration: auto, static (the connection's memory), dynamic (the program's)
  *
  * ROMIO handles its own hints and ignores unknown ones. After the open, MPI_File_get_info() returns the values in use,
- * given or not (only weft_layout is missing of a striped file, which the other two tell), and collective buffering
- * aligns file domains to stripes. */
+ * given or not, and collective buffering aligns file domains to stripes. Two are missing at times: weft_layout of a
+ * striped file, which the other two tell, and weft_drain where it was not given, which would cost a message. */
 #include "ad_weft.h"
 #include "hint_fns.h"
+#include <errno.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +30,11 @@
 #define VISIBILITY "weft_visibility"
 #define SPILL "weft_spill"
 #define ERRORS "weft_errors"
+#define PLACEMENT "weft_placement"
+#define DRAIN "weft_drain"
+/* Extended attribute of what no drain writes (docs/guide/over.md), and its value. */
+#define DRAIN_XATTR "user.weft.drain"
+#define NEVER "never"
 
 static void set_number(ADIO_File fd, const char *key, int value)
 {
@@ -67,6 +76,16 @@ static int is_known_spill(const char *value)
     return strcmp(value, "true") == 0 || strcmp(value, "false") == 0;
 }
 
+static int is_known_placement(const char *value)
+{
+    return strcmp(value, "own") == 0 || strcmp(value, "spread") == 0;
+}
+
+static int is_known_drain(const char *value)
+{
+    return strcmp(value, "background") == 0 || strcmp(value, NEVER) == 0;
+}
+
 /* Stores a hint in `fd->info`, where the functions for hint strings read it. */
 static void install(ADIO_File fd, MPI_Info info, const char *key, int (*is_known)(const char *))
 {
@@ -91,6 +110,8 @@ void ad_weft_set_info(ADIO_File fd, MPI_Info info, int *error_code)
     install(fd, info, SPILL, is_known_spill);
     install(fd, info, VISIBILITY, is_known_visibility);
     install(fd, info, ERRORS, is_known_errors);
+    install(fd, info, PLACEMENT, is_known_placement);
+    install(fd, info, DRAIN, is_known_drain);
 }
 
 /* HDF5 and PnetCDF read, and write over, at one rank what another one has written, after a barrier without a sync. */
@@ -128,12 +149,30 @@ static int is_spilling(ADIO_File fd)
     return get_hint(fd, SPILL, value) && strcmp(value, "true") == 0;
 }
 
+static int is_spread(ADIO_File fd)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    return get_hint(fd, PLACEMENT, value) && strcmp(value, "spread") == 0;
+}
+
 void ad_weft_handle_words(ADIO_File fd, char words[AD_WEFT_WORDS])
 {
     char value[MPI_MAX_INFO_VAL + 1], rdma[32] = "";
     if (get_hint(fd, RDMA, value))
         snprintf(rdma, sizeof rdma, "rdma=%.16s", value);
-    snprintf(words, AD_WEFT_WORDS, "%s%s", rdma, is_spilling(fd) ? " spill" : "");
+    snprintf(words, AD_WEFT_WORDS, "%s%s%s", rdma, is_spilling(fd) ? " spill" : "",
+             is_spread(fd) ? " placement=spread" : "");
+}
+
+int ad_weft_set_drain(ADIO_File fd, weft_t fs, const char *path)
+{
+    char value[MPI_MAX_INFO_VAL + 1];
+    if (!get_hint(fd, DRAIN, value))
+        return 0;
+    if (strcmp(value, NEVER) == 0)
+        return weft_setxattr(fs, path, DRAIN_XATTR, NEVER, sizeof NEVER - 1, 0) == 0;
+    int error = weft_removexattr(fs, path, DRAIN_XATTR);
+    return error == 0 || error == -ENODATA;
 }
 
 /* Parses `whole`, `split`, or `width=N stripe=BYTES`. */
@@ -182,9 +221,13 @@ static void set_layout(ADIO_File fd, struct ad_weft_layout layout)
     set_number(fd, "striping_unit", layout.stripe);
 }
 
-void ad_weft_set_used_hints(ADIO_File fd, struct ad_weft_layout layout)
+void ad_weft_set_used_hints(ADIO_File fd, struct ad_weft_layout layout, int obeys_drain)
 {
     const struct ad_weft_file *open = ad_weft_file(fd);
+    char value[MPI_MAX_INFO_VAL + 1];
+    if (!obeys_drain && get_hint(fd, DRAIN, value))
+        ADIOI_Info_delete(fd->info, DRAIN);
+    ADIOI_Info_set(fd->info, PLACEMENT, open->is_split && is_spread(fd) ? "spread" : "own");
     set_layout(fd, layout);
     set_rdma(fd);
     ADIOI_Info_set(fd->info, VISIBILITY, open->is_deferred ? "sync" : "immediate");

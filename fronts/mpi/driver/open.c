@@ -34,6 +34,7 @@ struct open_result {
     struct ad_weft_name name;
     struct ad_weft_layout layout;
     int agrees_on_errors;  /* at all ranks or at none, whatever their hints say */
+    int obeys_drain;       /* the file is marked for drains as the hint of rank 0 says */
     ADIO_Offset size;      /* for MPI_MODE_APPEND */
     int handle_bytes;      /* 0: no handle, each rank opens the file */
 };
@@ -167,6 +168,8 @@ static void open_first(ADIO_File fd, int access_mode, struct open_result *result
     }
     result->layout = ad_weft_layout(ad_weft_file(fd)->file);
     result->agrees_on_errors = ad_weft_agrees_on_errors(fd);
+    if (!(access_mode & ADIO_RDONLY) && !is_shared_pointer(&result->name))
+        result->obeys_drain = ad_weft_set_drain(fd, connection->fs, result->name.path);
     if (access_mode & ADIO_APPEND)
         result->size = ad_weft_size(fd);
     if (result->layout.is_split ? !ad_weft_is_immediate(fd) : !is_single)
@@ -216,7 +219,7 @@ static void finish(ADIO_File fd, int access_mode, const struct open_result *resu
     ad_weft_file(fd)->is_deferred = result->layout.is_split && result->handle_bytes > 0;
     ad_weft_file(fd)->agrees_on_errors = result->agrees_on_errors;
     ad_weft_file(fd)->is_single = is_single;
-    ad_weft_set_used_hints(fd, result->layout);
+    ad_weft_set_used_hints(fd, result->layout, result->obeys_drain);
     fd->blksize = result->layout.stripe > 0 ? result->layout.stripe : 4 << 20;
     if (access_mode & ADIO_APPEND)
         fd->fp_ind = result->size;

@@ -8,6 +8,7 @@
 
 mod openmpi;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -102,8 +103,12 @@ impl Ground {
     }
 
     fn start(test: &str, size: &str) -> Self {
+        Self::of(|| Up::of_nodes(NAME, test, 4, size))
+    }
+
+    fn of(up: impl FnOnce() -> Up) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Self { up: Up::of_nodes(NAME, test, 4, size), _turn: turn }
+        Self { up: up(), _turn: turn }
     }
 
     /// `weft mpiexec`, of so many processes. It is ended when it hangs: the launcher ends its processes then.
@@ -387,6 +392,31 @@ fn faults_are_told_and_leave_nothing_behind() {
     }
     eventually("no session is left", 120, || ground.status("sessions").iter().sum::<u64>() == 0);
     expect(&mut ground.mpiexec(4, &suite(), &["weft:/", "made-by-one"]), "made-by-one holds");
+}
+
+#[test]
+fn hints_say_where_parts_go_and_what_drains_write() {
+    if built().is_none() {
+        return;
+    }
+    let ground = Ground::of(|| Up::over_a_directory(NAME, "hints", 4));
+    expect(&mut ground.mpiexec(4, &alone("hints"), &["weft:/"]), "hints hold");
+    for (kind, count) in [("own", 1), ("spread", 4)] {
+        let mut nodes = BTreeSet::new();
+        for index in 0..4 {
+            let located = ground.up.weft(&["locate", "--json", &format!("{NAME}:/{kind}-{index}")]);
+            nodes.extend(located.lines().filter(|line| line.contains("\"node\":")).map(str::to_owned));
+        }
+        assert_eq!(nodes.len(), count, "{kind}: {nodes:?}");
+    }
+    ground.up.weft(&["drain", NAME]);
+    let below = ground.up.directory().join("below");
+    let is_there = |name: &str| below.join(name).exists();
+    assert!(["again", "kept", "usual", "unknown", "own-0", "spread-3"].into_iter().all(is_there));
+    assert!(!is_there("scratch"));
+    assert_eq!(std::fs::read(below.join("kept")).expect("read").len(), 400_000);
+    // Nothing of it is missing below.
+    assert_eq!(ground.up.weft(&["drain", "--dry-run", NAME]), "");
 }
 
 /// Processes with different keys cannot import each other's handles: each opens the file as its user may.

@@ -177,6 +177,7 @@ static void unhinted(const char *place)
     check_hint(file, "weft_visibility", is_split ? "sync" : "immediate");
     check_hint(file, "weft_errors", "agreed");
     check_hint(file, "weft_spill", "false");
+    check_hint(file, "weft_placement", "own");
     check_hint(file, "weft_rdma", "auto");
     OK(MPI_File_close(&file));
 }
