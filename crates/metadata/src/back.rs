@@ -40,7 +40,7 @@ pub use inode::{Inode, NO_OBJECT_MTIME, SET_GID, SET_UID};
 pub use listing::{Listed, Listing};
 pub use slots::{LastReply, Origin, Seen, Slot};
 
-use crate::kv::KeyValue;
+use crate::kv::{CopiedStore, KeyValue};
 use weft_protocol::message::peer::{IntentId, PeerAnswer, PeerStep};
 use weft_protocol::message::shard::{Access, ShardAnswer, ShardRequest};
 use weft_protocol::{
@@ -155,7 +155,7 @@ pub struct Outcome {
 
 /// See the module.
 pub struct Back<K> {
-    store: K,
+    store: CopiedStore<K>,
     shard: ShardId,
     next_sequence: u64,
     next_intent: u64,
@@ -178,7 +178,7 @@ impl<K: KeyValue> Back<K> {
     /// A new shard over an empty store. `root`: of the root shard, which gets `/`.
     pub fn new(shard: ShardId, store: K, time: Timestamp, root: RootDirectory) -> Self {
         let mut back = Self {
-            store,
+            store: CopiedStore::new(store),
             shard,
             // Sequence 1 is the root's, at every shard, so that it is never anything else.
             next_sequence: 2,

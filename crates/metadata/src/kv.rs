@@ -8,9 +8,11 @@
 //! On a crash: what a store keeps is its own promise; a store whose device failed stops the shard (it panics with the
 //! device's error), since going on from a half-written state would lose data.
 
+mod copied;
 mod memory;
 mod page;
 
+pub use copied::{CopiedStore, add_piece};
 pub use memory::MemoryStore;
 
 use std::ops::ControlFlow;

@@ -6,7 +6,7 @@
 use crate::calls::Caller;
 use crate::counters::AtomicCounters;
 use crate::mailbox::{ConnectionRef, Sink};
-use crate::moving::Part;
+use crate::moving::Move;
 use crate::state::Node;
 use crate::status;
 use crate::text::peer_text;
@@ -46,10 +46,10 @@ pub fn handle(
             node.members.change(from, id, changed, change);
         }
         Message::Node(NodeRequest::Ship { shard, to, epoch }) if is_node(peer) => {
-            node.shards.ship(shard, to, epoch, (from, id));
+            node.shards.ship(Move { shard, to, epoch }, (from, id));
         }
-        Message::Node(NodeRequest::Take { shard, epoch, part: index, parts: count, bytes }) if is_node(peer) => {
-            node.shards.take_part(Part { shard, epoch, index, count, bytes }, (from, id));
+        Message::Node(NodeRequest::Take { shard, epoch, part }) if is_node(peer) => {
+            node.shards.take_part((shard, epoch), part, (from, id));
         }
         Message::Node(request) => {
             let answer = handle_node_request(node, peer, request, sink);

@@ -86,7 +86,7 @@ impl ShardSlot {
     }
 
     /// Lets the machine do something, and notes when it wants a tick.
-    fn with<R>(&self, act: impl FnOnce(&mut Shard<MemoryStore>) -> R) -> Result<R, Error> {
+    pub fn with<R>(&self, act: impl FnOnce(&mut Shard<MemoryStore>) -> R) -> Result<R, Error> {
         let mut machine = lock(&self.machine);
         let Machine::Running(shard) = &mut *machine else { return Err(Error::Device(5)) };
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -116,7 +116,7 @@ impl ShardSlot {
         self.with(|shard| shard.freeze(clock::now()))
     }
 
-    /// Lets a frozen shard go on.
+    /// Lets a frozen shard go on, and one that was to move stay.
     pub fn resume(&self, out: &mut Vec<Effect>) {
         // A shard that has failed stays so.
         let _ = self.with(|shard| shard.resume(clock::now(), out));
@@ -127,16 +127,12 @@ impl ShardSlot {
         let _ = self.with(|shard| shard.send_callers_away(out));
     }
 
-    /// Returns the state of a frozen shard, once all storage servers have answered. [`Error::Busy`]: not in this time.
-    pub fn image(&self, wait_max: Duration) -> Result<Vec<u8>, Error> {
-        let is_quiet = |machine: &Machine| !matches!(machine, Machine::Running(shard) if !shard.is_quiet());
-        let machine = lock(&self.machine);
-        let waited = self.answered.wait_timeout_while(machine, wait_max, |machine| !is_quiet(machine));
-        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
-            Machine::Running(shard) if shard.is_quiet() => Ok(shard.image()),
-            Machine::Running(_) => Err(Error::Busy),
-            Machine::Failed(_) => Err(Error::Device(5)),
-        }
+    /// Waits until all storage servers have answered a frozen shard. [`Error::Busy`]: not in this time.
+    pub fn wait_until_quiet(&self, wait_max: Duration) -> Result<(), Error> {
+        let is_noisy = |machine: &mut Machine| matches!(machine, Machine::Running(shard) if !shard.is_quiet());
+        let waited = self.answered.wait_timeout_while(lock(&self.machine), wait_max, is_noisy);
+        let (mut machine, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if is_noisy(&mut machine) { Err(Error::Busy) } else { Ok(()) }
     }
 
     /// The client of a session lives. Returns whether the shard refuses the session; `None`: it does not hear anybody.

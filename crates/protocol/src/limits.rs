@@ -119,10 +119,11 @@ pub const IN_FLIGHT_MAX: usize = 1024;
 pub const IN_FLIGHT_TEXT_BYTES_MAX: usize = 256;
 /// Nodes in one file system.
 pub const NODES_MAX: usize = 4096;
-/// Largest part of a shard's state in one `Take`, bytes.
-pub const SHARD_PART_BYTES_MAX: usize = 512 << 10;
-/// Most parts of one.
-pub const SHARD_PARTS_MAX: u32 = 1 << 16;
+/// Largest part of a shard in one `Take`, bytes. The shard serves nobody while its keys are copied into one, some tenths
+/// of a millisecond.
+pub const SHARD_PART_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of what a shard has beside its store: sessions, leases and parked calls in millions.
+pub const SHARD_REST_BYTES_MAX: usize = 1 << 30;
 /// Logical shards in one file system.
 pub const SHARDS_MAX: usize = 16_384;
 /// How long a capability is good, seconds. Clocks of two nodes may differ by a small part of it.

@@ -1,5 +1,6 @@
-//! Shards that move between nodes: the production machines ([`weft_metadata::Membership`], frozen and restored
-//! [`Shard`]s, terms and fences that move along) over messages that are lost and late.
+//! Shards that move between nodes: the production machines ([`weft_metadata::Membership`], [`weft_metadata::shipping`],
+//! terms and fences that move along) over messages that are lost and late. Parts are small, so that shards change while
+//! they are copied.
 //!
 //! A shard's machine is at one node at a time ([`Moves::at`]): at the source until the target has installed the map of
 //! the move. What comes to another node finds no shard there. Parked calls keep their tokens on the way, by which the
@@ -15,10 +16,11 @@ use crate::bytes::ProcessId;
 use crate::client::Client;
 use crate::process::Ticket;
 use std::collections::BTreeMap;
-use weft_metadata::{MembershipEvent, MemoryStore, Shard};
+use weft_metadata::shipping::{Arrival, Arrived, Departing, Departure};
+use weft_metadata::{MembershipEvent, MemoryStore};
 use weft_protocol::message::Message as WireMessage;
+use weft_protocol::message::node::ShardPart;
 use weft_protocol::message::shard::ShardReply;
-use weft_protocol::message::storage::SessionFence;
 use weft_protocol::{ClusterMap, Error, InodeNumber, MapEpoch, NodeId, ShardId, routing};
 
 /// Longest time between two moves, milliseconds, and how many a run has at most.
@@ -28,6 +30,8 @@ const MOVES: u64 = 20;
 const LEAVES: u64 = 6;
 /// How often a source looks whether storage servers have answered, milliseconds.
 const LOOK_MS: u64 = 2;
+/// Smallest and largest bound of a shard's parts, bytes.
+const PART_BYTES: std::ops::Range<u64> = 100..4_000;
 
 /// What is on its way.
 #[derive(Clone, Debug)]
@@ -37,9 +41,9 @@ pub(super) enum Message {
     Ship(Ship),
     /// The source looks whether its shard is quiet.
     Look(Ship),
-    Take(Ship, Image),
-    /// The target has it.
-    Taken(Ship),
+    Take(Ship, ShardPart),
+    /// The target has the part of this number.
+    Taken(Ship, u64),
     /// The outcome, at the node that asked for it.
     Shipped {
         at: NodeId,
@@ -59,17 +63,19 @@ pub(super) struct Ship {
     pub epoch: MapEpoch,
 }
 
-/// A shard on its way, with the fences that storage servers have not confirmed.
-#[derive(Clone)]
-pub(super) struct Image {
-    state: Vec<u8>,
-    fences: Vec<(NodeId, SessionFence)>,
+/// A shard that leaves, at its source.
+struct Leaving {
+    epoch: MapEpoch,
+    departure: Departure,
+    is_frozen: bool,
+    part_bytes_max: usize,
 }
 
-impl std::fmt::Debug for Image {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes, fences {:?}", self.state.len(), self.fences)
-    }
+/// A shard that comes, at its target.
+struct Arriving {
+    epoch: MapEpoch,
+    arrival: Arrival<MemoryStore>,
+    arrived: Option<Arrived<MemoryStore>>,
 }
 
 /// See the module.
@@ -77,9 +83,8 @@ impl std::fmt::Debug for Image {
 pub(super) struct Moves {
     /// The node at which each shard's machine is.
     at: BTreeMap<ShardId, NodeId>,
-    /// Shards that their nodes have frozen, for which epoch.
-    frozen: BTreeMap<(NodeId, ShardId), MapEpoch>,
-    arriving: BTreeMap<(NodeId, ShardId), (MapEpoch, Image)>,
+    leaving: BTreeMap<(NodeId, ShardId), Leaving>,
+    arriving: BTreeMap<(NodeId, ShardId), Arriving>,
     /// Callers at sources that have not heard that their shards have moved, of calls that were carried out since.
     callers: BTreeMap<(NodeId, ShardId), Vec<Caller>>,
 }
@@ -95,12 +100,12 @@ impl Moves {
 
     /// Whether a node has frozen a shard and has not heard whether it has moved.
     pub(super) fn is_frozen(&self, node: NodeId, shard: ShardId) -> bool {
-        self.frozen.contains_key(&(node, shard))
+        self.leaving.get(&(node, shard)).is_some_and(|leaving| leaving.is_frozen)
     }
 
     /// Whether a shard is on its way, or its source or target has not heard what has become of it.
     pub(super) fn is_any_on_its_way(&self) -> bool {
-        !self.frozen.is_empty() || !self.arriving.is_empty()
+        !self.leaving.is_empty() || !self.arriving.is_empty()
     }
 
     /// A call was carried out at the target, and the source still has its caller.
@@ -142,15 +147,14 @@ impl World {
                 }
             }
             Message::Ship(ship) => self.ship_asked(ship),
-            Message::Look(ship) => self.ship_if_quiet(ship),
-            Message::Take(ship, image) => self.take_arrived(ship, image),
-            Message::Taken(ship) => {
-                self.send_step(
-                    ship.from,
-                    ship.root,
-                    ship,
-                    Message::Shipped { at: ship.root, epoch: ship.epoch, done: true },
-                );
+            Message::Look(ship) => self.ship_next(ship),
+            Message::Take(ship, part) => self.take_part(ship, &part),
+            Message::Taken(ship, number) => {
+                let leaving = self.moves.leaving.get_mut(&(ship.from, ship.shard));
+                let leaving = leaving.filter(|leaving| leaving.epoch == ship.epoch);
+                if leaving.is_some_and(|leaving| leaving.departure.taken(number)) {
+                    self.ship_next(ship);
+                }
             }
             Message::Shipped { at, epoch, done } => self.step_joins(at, MembershipEvent::Shipped { epoch, done }),
         }
@@ -200,54 +204,97 @@ impl World {
         self.send_step(ship.root, ship.from, ship, Message::Ship(ship));
     }
 
-    /// The source freezes its shard, and serves nothing of it for longer than a term.
+    /// The source sends its shard, or what it has sent last once more.
     fn ship_asked(&mut self, ship: Ship) {
         let Ship { from, shard, epoch, .. } = ship;
         let is_over = self.joins.map_if_any(from).is_none_or(|map| map.epoch >= epoch);
-        if !self.storage.contains_key(&from) || is_over || self.moves.node_of(shard) != Some(from) {
+        let is_newer = |leaving: &Leaving| leaving.epoch > epoch;
+        if is_over || self.moves.leaving.get(&(from, shard)).is_some_and(is_newer) || !self.is_at_source(ship) {
             return self.not_shipped(ship);
         }
-        let now = self.now_at(from);
-        let Some(machine) = self.shards.get_mut(&shard) else { return self.not_shipped(ship) };
-        machine.freeze(now);
-        if self.moves.frozen.insert((from, shard), epoch) != Some(epoch) {
-            if let Some(storage) = self.storage.get_mut(&from) {
-                storage.terms.begin_move(shard, now.boot_ms);
+        if self.moves.leaving.get(&(from, shard)).is_none_or(|leaving| leaving.epoch < epoch) {
+            let part_bytes = self.setting.decide(format_args!("part bytes"), PART_BYTES.end, |random| {
+                PART_BYTES.start + random.below(PART_BYTES.end - PART_BYTES.start)
+            });
+            let part_bytes_max = usize::try_from(part_bytes).expect("few bytes");
+            let leaving = Leaving { epoch, departure: Departure::default(), is_frozen: false, part_bytes_max };
+            self.moves.leaving.insert((from, shard), leaving);
+        }
+        self.ship_next(ship);
+    }
+
+    fn is_at_source(&self, Ship { from, shard, .. }: Ship) -> bool {
+        self.storage.contains_key(&from) && self.shards.contains_key(&shard) && self.moves.node_of(shard) == Some(from)
+    }
+
+    fn ship_next(&mut self, ship: Ship) {
+        let Ship { from, shard, to, epoch, root } = ship;
+        while self.is_at_source(ship) {
+            let leaving = self.moves.leaving.get_mut(&(from, shard)).filter(|leaving| leaving.epoch == epoch);
+            let (Some(leaving), Some(machine)) = (leaving, self.shards.get_mut(&shard)) else { return };
+            match leaving.departure.next(machine, leaving.part_bytes_max) {
+                Departing::Send(part) => {
+                    let parts = if machine.is_frozen() { &mut self.tally.parts_frozen } else { &mut self.tally.parts };
+                    *parts += 1;
+                    return self.send_step(from, to, ship, Message::Take(ship, part));
+                }
+                Departing::Freeze => self.freeze(ship),
+                Departing::Wait => return self.network.after(LOOK_MS, Any::Moves(Message::Look(ship))),
+                Departing::Complete => {
+                    let fences = self.grants.entry(from).or_default().begin_move(shard);
+                    leaving.departure.complete(machine, &fences);
+                    self.count_what_moves(shard);
+                }
+                Departing::Done => {
+                    return self.send_step(from, root, ship, Message::Shipped { at: root, epoch, done: true });
+                }
             }
-            self.grants.entry(from).or_default().begin_move(shard);
         }
-        self.ship_if_quiet(ship);
     }
 
-    fn ship_if_quiet(&mut self, ship: Ship) {
-        let Ship { from, shard, to, epoch, .. } = ship;
-        if self.moves.frozen.get(&(from, shard)) != Some(&epoch) || !self.storage.contains_key(&from) {
-            return;
+    /// The source freezes its shard, and serves nothing of it for longer than a term.
+    fn freeze(&mut self, Ship { from, shard, .. }: Ship) {
+        let now = self.now_at(from);
+        if let Some(leaving) = self.moves.leaving.get_mut(&(from, shard)) {
+            leaving.is_frozen = true;
         }
-        let Some(machine) = self.shards.get(&shard) else { return };
-        if !machine.is_quiet() {
-            return self.network.after(LOOK_MS, Any::Moves(Message::Look(ship)));
+        if let Some(machine) = self.shards.get_mut(&shard) {
+            machine.freeze(now);
         }
-        let fences = self.grants.entry(from).or_default().begin_move(shard);
-        let image = Image { state: machine.image(), fences };
-        self.count_what_moves(shard);
-        self.send_step(from, to, ship, Message::Take(ship, image));
+        if let Some(storage) = self.storage.get_mut(&from) {
+            storage.terms.begin_move(shard, now.boot_ms);
+        }
+        self.grants.entry(from).or_default().begin_move(shard);
     }
 
-    fn take_arrived(&mut self, ship: Ship, image: Image) {
+    fn take_part(&mut self, ship: Ship, part: &ShardPart) {
         let Ship { from, shard, to, epoch, .. } = ship;
         if !self.storage.contains_key(&to) || self.joins.map_if_any(to).is_none_or(|map| map.epoch >= epoch) {
             return self.not_shipped(ship);
         }
-        self.moves.arriving.insert((to, shard), (epoch, image));
-        self.send_step(to, from, ship, Message::Taken(ship));
+        let config = self.config_of(shard);
+        let new = || Arriving { epoch, arrival: Arrival::default(), arrived: None };
+        let arriving = self.moves.arriving.entry((to, shard)).or_insert_with(new);
+        if arriving.epoch > epoch {
+            return self.not_shipped(ship);
+        }
+        if arriving.epoch < epoch {
+            *arriving = new();
+        }
+        match arriving.arrival.take(part, || config) {
+            Ok(arrived) => {
+                arriving.arrived = arrived.or(arriving.arrived.take());
+                self.send_step(to, from, ship, Message::Taken(ship, part.number));
+            }
+            Err(error) => self.fail(&format!("part {} of shard {shard} is refused: {error}", part.number)),
+        }
     }
 
-    /// A node has this map: its frozen shards have moved or stay, and those that have come are served.
+    /// A node has this map: shards that leave it have moved or stay, and those that have come are served.
     pub(super) fn settle_moves(&mut self, node: NodeId, map: &ClusterMap) {
         let is_settled = |epoch: MapEpoch| epoch <= map.epoch;
-        let frozen = self.moves.frozen.extract_if(.., |(at, _), epoch| *at == node && is_settled(*epoch));
-        for shard in frozen.map(|((_, shard), _)| shard).collect::<Vec<_>>() {
+        let leaving = self.moves.leaving.extract_if(.., |(at, _), leaving| *at == node && is_settled(leaving.epoch));
+        for shard in leaving.map(|((_, shard), _)| shard).collect::<Vec<_>>() {
             if map.node_of(shard) == Some(node) {
                 self.stays(node, shard);
             } else {
@@ -255,10 +302,11 @@ impl World {
                 self.send_callers_away(node, shard);
             }
         }
-        let arriving = self.moves.arriving.extract_if(.., |(at, _), (epoch, _)| *at == node && is_settled(*epoch));
-        for ((_, shard), (epoch, image)) in arriving.collect::<Vec<_>>() {
+        let arriving =
+            self.moves.arriving.extract_if(.., |(at, _), arriving| *at == node && is_settled(arriving.epoch));
+        for ((_, shard), Arriving { epoch, arrived, .. }) in arriving.collect::<Vec<_>>() {
             if map.arrived(shard, node) == Some(epoch) {
-                self.arrives(node, shard, image, map);
+                self.arrives(node, shard, arrived, map);
             }
         }
     }
@@ -270,17 +318,17 @@ impl World {
         self.resume(node, shard);
     }
 
-    fn arrives(&mut self, node: NodeId, shard: ShardId, image: Image, map: &ClusterMap) {
+    fn arrives(&mut self, node: NodeId, shard: ShardId, arrived: Option<Arrived<MemoryStore>>, map: &ClusterMap) {
+        let Some(Arrived { shard: machine, fences }) = arrived else {
+            self.fail(&format!("shard {shard} is at node {node} by the map, and has not come"));
+        };
         self.tally.moved += 1;
         self.note(&format!("shard {shard} is at node {node}"));
-        match Shard::restore(self.config_of(shard), MemoryStore::new(), &image.state) {
-            Ok(machine) => self.shards.insert(shard, machine),
-            Err(error) => self.fail(&format!("shard {shard} cannot be restored: {error}")),
-        };
+        self.shards.insert(shard, machine);
         self.moves.set(shard, node);
         let others = map.nodes.iter().map(|other| other.id).filter(|other| *other != node);
         let now_ms = self.now_at(node).boot_ms;
-        self.grants.entry(node).or_default().arrived(others, image.fences, now_ms);
+        self.grants.entry(node).or_default().arrived(others, fences, now_ms);
         self.resume(node, shard);
     }
 

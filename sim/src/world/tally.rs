@@ -100,6 +100,9 @@ pub struct Tally {
     /// Shards that moved, and moves that were abandoned.
     pub moved: u64,
     pub abandoned_moves: u64,
+    /// Their parts that were sent while they served, and while they were frozen.
+    pub parts: u64,
+    pub parts_frozen: u64,
     /// Mounts that had a call in a shard when it was sent to another node, one of whose leases it was recalling, and
     /// that had bytes to report of a file of it.
     pub moved_parked: u64,

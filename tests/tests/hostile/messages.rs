@@ -7,7 +7,7 @@ use weft_client::protocol::message::shard::Access;
 use weft_protocol::handshake::Purpose;
 use weft_protocol::limits::SLOTS_MAX;
 use weft_protocol::message::Message;
-use weft_protocol::message::node::{NodeAnswer, NodeRequest};
+use weft_protocol::message::node::{NodeAnswer, NodeRequest, ShardPart, ShardPartKind};
 use weft_protocol::message::peer::{IntentId, NameChange, PeerCall, PeerReply, PeerStep};
 use weft_protocol::message::recall::{Recall, RecallAnswer};
 use weft_protocol::message::shard::{ShardAnswer, ShardReply, ShardRequest};
@@ -97,7 +97,11 @@ fn users_do_not_command_nodes_and_objects() {
         NodeRequest::Move { shard: ShardId::ROOT, to: NodeId(0) },
         NodeRequest::Change { node: NodeId(0), change: NodeChange::Drain },
         NodeRequest::Ship { shard: ShardId::ROOT, to: NodeId(0), epoch: MapEpoch(2) },
-        NodeRequest::Take { shard: ShardId(9), epoch: MapEpoch(2), part: 0, parts: 1, bytes: vec![0; 9] },
+        NodeRequest::Take {
+            shard: ShardId(9),
+            epoch: MapEpoch(2),
+            part: ShardPart { number: 0, kind: ShardPartKind::LastRest, bytes: vec![0; 9] },
+        },
     ] {
         let reply = connection.call(&Message::Node(request)).expect("answered");
         assert_eq!(reply, Message::NodeReply(Box::new(Err(Error::NotPermitted))));

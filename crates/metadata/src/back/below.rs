@@ -11,7 +11,7 @@
 //! Not here: when something is read (`front/below.rs`), and what is written back, which a client decides.
 
 use super::inode::{Inode, MODE_BITS};
-use super::keys::{Key, Tag, below_name_of, inode_of};
+use super::keys::{Key, below_name_of};
 use super::{Back, Dentry};
 use crate::kv::KeyValue;
 use serde::{Deserialize, Serialize};
@@ -47,19 +47,6 @@ impl<K: KeyValue> Back<K> {
     /// Returns true if the names or contents of this inode have yet to be read from below.
     pub fn is_unread(&self, inode: InodeNumber) -> bool {
         self.unread > 0 && self.origin(inode).is_some_and(|origin| origin.is_unread)
-    }
-
-    /// Counts the unread origins of a store that another process has filled.
-    pub(super) fn count_unread(&self) -> u64 {
-        let mut unread = 0;
-        self.store.scan(&[Tag::BelowOrigin as u8], |key, value| match inode_of(key, Tag::BelowOrigin) {
-            Some(_) => {
-                unread += u64::from(decoded::<BelowOrigin>(value).is_unread);
-                ControlFlow::Continue(())
-            }
-            None => ControlFlow::Break(()),
-        });
-        unread
     }
 
     fn origin(&self, inode: InodeNumber) -> Option<BelowOrigin> {

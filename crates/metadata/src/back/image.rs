@@ -1,40 +1,37 @@
-//! A shard's namespace as bytes: what is kept beside the store, then its keys and values.
+//! A shard's namespace on its way to another node: the store, which is copied while it changes, and what is kept beside
+//! the store.
 //!
 //! Not here: the front's part (`front/moving.rs`), where the bytes go.
 
 use super::Back;
-use crate::kv::{KEY_BYTES_MAX, KeyValue};
-use std::ops::ControlFlow;
-use weft_protocol::{Cookie, Error, Result, ShardId, codec};
+use crate::kv::{CopiedStore, KeyValue};
+use weft_protocol::{Cookie, Result, ShardId, codec};
 
 impl<K: KeyValue> Back<K> {
-    /// Appends the whole state.
-    pub(crate) fn append_image(&self, image: Vec<u8>) -> Vec<u8> {
-        let numbers = (self.next_sequence, self.next_intent, self.inodes, self.dentries, self.continued);
-        let mut image = codec::append(&(numbers, &self.replies, &self.intents, &self.locks), image);
-        self.store.scan(&[], |key, value| {
-            for part in [key, value] {
-                let bytes = u32::try_from(part.len()).expect("keys and values are short");
-                image.extend_from_slice(&bytes.to_le_bytes());
-                image.extend_from_slice(part);
-            }
-            ControlFlow::Continue(())
-        });
-        image
+    /// The store.
+    #[cfg(test)]
+    pub(crate) fn store(&self) -> &CopiedStore<K> {
+        &self.store
     }
 
-    /// The namespace that an image is of, over an empty store.
-    pub(crate) fn of_image(shard: ShardId, mut store: K, mut image: &[u8]) -> Result<Self> {
-        let (numbers, replies, intents, locks) = codec::take(&mut image)?;
-        let (next_sequence, next_intent, inodes, dentries, continued) = numbers;
-        while !image.is_empty() {
-            let (key, value) = (take_part(&mut image)?, take_part(&mut image)?);
-            if key.len() > KEY_BYTES_MAX || !store.insert(key, value) {
-                return Err(Error::Malformed);
-            }
-        }
+    /// The store, to be copied. Nobody but [`Back::apply`] changes what is in it.
+    pub(crate) fn copied_store(&mut self) -> &mut CopiedStore<K> {
+        &mut self.store
+    }
+
+    /// Appends what is kept beside the store.
+    pub(crate) fn append_rest(&self, rest: Vec<u8>) -> Vec<u8> {
+        let numbers = (self.next_sequence, self.next_intent, self.inodes, self.dentries, self.continued, self.unread);
+        codec::append(&(numbers, &self.replies, &self.intents, &self.locks), rest)
+    }
+
+    /// The namespace of a copied store and what was kept beside it, which is taken off `rest`.
+    pub(crate) fn of_copy(shard: ShardId, store: K, rest: &mut &[u8]) -> Result<Self> {
+        let (numbers, replies, intents, locks) = codec::take(rest)?;
+        let (next_sequence, next_intent, inodes, dentries, continued, unread) = numbers;
+        let store = CopiedStore::new(store);
         let (cookie_of, latest_directory) = (Cookie::of as fn(&_) -> _, None);
-        let mut back = Self {
+        Ok(Self {
             store,
             shard,
             next_sequence,
@@ -44,19 +41,10 @@ impl<K: KeyValue> Back<K> {
             cookie_of,
             continued,
             latest_directory,
-            unread: 0,
+            unread,
             replies,
             intents,
             locks,
-        };
-        back.unread = back.count_unread();
-        Ok(back)
+        })
     }
-}
-
-fn take_part<'a>(image: &mut &'a [u8]) -> Result<&'a [u8]> {
-    let (bytes, rest) = image.split_first_chunk().ok_or(Error::Malformed)?;
-    let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*bytes) as usize).ok_or(Error::Malformed)?;
-    *image = rest;
-    Ok(part)
 }

@@ -1,24 +1,24 @@
-//! A shard that moves to another node: its state as bytes, and the shard that is made of them (docs/decisions/0023).
+//! A shard that moves to another node: how it is frozen, and what of it is beside the store (docs/decisions/0023).
 //!
 //! ```text
-//!  freeze ──► (storage servers have answered) is_quiet ──► image ──► restore, at the target ──► resume
-//!    └───────────────────────── the move is abandoned ─────────────────────────────────────────► resume
+//!  (the store is copied) ──► freeze ──► (storage servers have answered) is_quiet ──► the rest ──► resume, at the target
+//!                              └─────────────── the move is abandoned ───────────────────────────► resume
 //! ```
 //!
 //! A frozen shard refuses calls and steps of others with `Busy`, and hears nobody. Only answers of storage servers are
 //! taken, until each question has one: a cut that is still on its way would land behind those of the target. Its clock
 //! stands still until it is resumed, so that no session's term ends while nobody could renew it.
 //!
-//! Invariant: a shard that was made of an image does what the frozen one would have done when resumed. The map is not
-//! in the image. The tokens of parked calls mean nothing at the target: their callers ask again.
-//! Not here: who decides, and how bytes get to the target. The bytes are no wire format of their own: both nodes run
-//! the same version of the protocol.
+//! Invariant: a shard that was made of another one's store and rest does what the frozen one would have done when
+//! resumed. The map is not among it. The tokens of parked calls mean nothing at the target: their callers ask again.
+//! Not here: who decides, and in which order it is sent (`shipping.rs`). The bytes are no wire format of their own: both
+//! nodes run the same version of the protocol.
 //! On a crash: a frozen shard is as good as before until the target has all of its bytes.
 
 use super::park::Work;
 use super::{Effect, Event, Fences, Now, Shard, ShardConfig};
 use crate::back::Back;
-use crate::kv::KeyValue;
+use crate::kv::{CopiedStore, KeyValue};
 use weft_protocol::message::peer::PeerReply;
 use weft_protocol::message::shard::ShardReply;
 use weft_protocol::{Error, Result, codec};
@@ -62,10 +62,11 @@ impl<K: KeyValue> Shard<K> {
         self.clock.is_stopped && self.storage_waits.is_empty()
     }
 
-    /// A frozen shard goes on, at this node's time `now`. Fences that are not confirmed are sent again: the target has
+    /// A frozen shard goes on, at this node's time `now`, and one that was to move stays. Fences that are not confirmed are sent again: the target has
     /// not sent any, and at the source confirmations may have come meanwhile. What was being read from below is read
     /// again: at the target once it has a map.
     pub fn resume(&mut self, now: Now, out: &mut Vec<Effect>) {
+        self.back.copied_store().end_copy();
         if !std::mem::take(&mut self.clock.is_stopped) {
             return;
         }
@@ -133,31 +134,40 @@ impl<K: KeyValue> Shard<K> {
         self.parking.forget_callers();
     }
 
-    /// The state of a frozen shard. Costs as many bytes as the store has, and some for each session and lease.
-    pub fn image(&self) -> Vec<u8> {
-        let is_settled = self.ready.is_empty() && self.removals.is_empty() && self.doubted.is_empty();
-        assert!(self.is_quiet() && is_settled, "only a quiet shard is copied");
-        let mut image = codec::to_bytes(&(self.shard(), self.now.boot_ms, self.stamp, self.latest_storage_token));
-        image = codec::append(&(&self.sessions, &self.leases, &self.recalls, &self.parking), image);
-        image = codec::append(&(&self.contention, &self.backlogs, &self.cuts, &self.cut_at, &self.recovering), image);
-        image = codec::append(&(&self.orphans, &self.told, &self.fencing, &self.groups), image);
-        image = codec::append(&(&self.intents, &self.locks, &self.locked), image);
-        self.back.append_image(image)
+    /// The store, for [`Departure`](crate::shipping::Departure).
+    pub(crate) fn copied_store(&mut self) -> &mut CopiedStore<K> {
+        self.back.copied_store()
     }
 
-    /// The frozen shard that an image is of, over an empty store. [`Error::Malformed`]: it is of none, or of another.
-    pub fn restore(config: ShardConfig, store: K, image: &[u8]) -> Result<Self> {
-        let mut left = image;
-        let (shard, boot_ms, stamp, latest_storage_token) = codec::take(&mut left)?;
+    /// What a frozen shard has beside the keys and values of its store. Costs some bytes for each session and lease.
+    pub(crate) fn append_rest(&self, rest: Vec<u8>) -> Vec<u8> {
+        let is_settled = self.ready.is_empty() && self.removals.is_empty() && self.doubted.is_empty();
+        assert!(self.is_quiet() && is_settled, "only a quiet shard is copied");
+        let mut rest = codec::append(&(self.shard(), self.now.boot_ms, self.stamp, self.latest_storage_token), rest);
+        rest = codec::append(&(&self.sessions, &self.leases, &self.recalls, &self.parking), rest);
+        rest = codec::append(&(&self.contention, &self.backlogs, &self.cuts, &self.cut_at, &self.recovering), rest);
+        rest = codec::append(&(&self.orphans, &self.told, &self.fencing, &self.groups), rest);
+        rest = codec::append(&(&self.intents, &self.locks, &self.locked), rest);
+        self.back.append_rest(rest)
+    }
+
+    /// The frozen shard whose store was copied to this one, with what was beside it. [`Error::Malformed`]: that is of
+    /// none, or of another.
+    pub(crate) fn of_copy(config: ShardConfig, store: K, mut rest: &[u8]) -> Result<Self> {
+        let left = &mut rest;
+        let (shard, boot_ms, stamp, latest_storage_token) = codec::take(left)?;
         if config.shard != shard {
             return Err(Error::Malformed);
         }
-        let (sessions, leases, recalls, parking) = codec::take(&mut left)?;
-        let (contention, backlogs, cuts, cut_at, recovering) = codec::take(&mut left)?;
-        let (orphans, told, fencing, groups) = codec::take(&mut left)?;
-        let (intents, locks, locked) = codec::take(&mut left)?;
+        let (sessions, leases, recalls, parking) = codec::take(left)?;
+        let (contention, backlogs, cuts, cut_at, recovering) = codec::take(left)?;
+        let (orphans, told, fencing, groups) = codec::take(left)?;
+        let (intents, locks, locked) = codec::take(left)?;
         let now = Now { boot_ms, ..Now::default() };
-        let back = Back::of_image(shard, store, left)?;
+        let back = Back::of_copy(shard, store, left)?;
+        if !rest.is_empty() {
+            return Err(Error::Malformed);
+        }
         let clock = Clock { offset_ms: 0, is_stopped: true };
         let rest = Self::over(back, config, now);
         Ok(Self {

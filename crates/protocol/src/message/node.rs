@@ -39,19 +39,36 @@ pub enum NodeRequest {
     /// Owner, to the root shard's node: a node is to be emptied, is not, or leaves the map. Answer: `Map`, in which it
     /// is so; `Busy` while the map changes otherwise; [`crate::Error::Invalid`]: it is not there, or has shards.
     Change { node: NodeId, change: NodeChange },
-    /// Root shard's node to that of a shard: it freezes the shard, and sends it to the node `to`. With the map of this
-    /// epoch it has moved or not. Answer: `Done`, when all of it is there.
+    /// Root shard's node to that of a shard: it sends the shard to the node `to`, and freezes it for the last parts. With
+    /// the map of this epoch it has moved or not. Answer: `Done`, when all of it is there.
     Ship { shard: ShardId, to: NodeId, epoch: MapEpoch },
-    /// Node to the one that its shard moves to with the map of this epoch: a part of the shard's state, at most
-    /// [`crate::limits::SHARD_PART_BYTES_MAX`]. Answer: `Done`.
-    Take {
-        shard: ShardId,
-        epoch: MapEpoch,
-        part: u32,
-        parts: u32,
-        #[serde(with = "serde_bytes")]
-        bytes: Vec<u8>,
-    },
+    /// Node to the one that its shard moves to with the map of this epoch: a part of the shard. One that has been taken
+    /// is answered once more. Answer: `Done`; [`crate::Error::Invalid`]: it does not follow the latest one there.
+    Take { shard: ShardId, epoch: MapEpoch, part: ShardPart },
+}
+
+/// A part of a shard on its way to another node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardPart {
+    /// One more than that of the part before.
+    pub number: u64,
+    pub kind: ShardPartKind,
+    /// At most [`crate::limits::SHARD_PART_BYTES_MAX`], or one record.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// What a part of a shard has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ShardPartKind {
+    /// Keys of the store. All parts before it are void.
+    FirstKeys,
+    /// More keys of the store, or what has become of those before.
+    Keys,
+    /// What is beside the store.
+    Rest,
+    /// The end of that: the shard is there.
+    LastRest,
 }
 
 /// What a node answers.

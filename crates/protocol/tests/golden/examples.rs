@@ -5,7 +5,7 @@ use weft_protocol::data::{BulkDescriptor, DataOperation, DataReply, DataRequest,
 use weft_protocol::handshake::{ClientHello, ClientProof, KeyName, Purpose, ServerHello, Welcome};
 use weft_protocol::message::Message;
 use weft_protocol::message::node::{
-    Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardStatus,
+    Counters, NodeAnswer, NodeRequest, NodeStatus, RdmaCounters, RequestInFlight, ShardPart, ShardPartKind, ShardStatus,
 };
 use weft_protocol::message::peer::{
     Fate, IntentId, Lock, LockedName, MovedDentry, NameChange, PartAttributes, PeerAnswer, PeerCall, PeerReply,
@@ -544,7 +544,11 @@ pub fn node_requests() -> Vec<NodeRequest> {
         NodeRequest::Move { shard: ShardId(300), to: NodeId(2) },
         NodeRequest::Change { node: NodeId(2), change: NodeChange::Remove },
         NodeRequest::Ship { shard: ShardId(300), to: NodeId(2), epoch: MapEpoch(6) },
-        NodeRequest::Take { shard: ShardId(300), epoch: MapEpoch(6), part: 1, parts: 3, bytes: vec![7, 0, 255] },
+        NodeRequest::Take {
+            shard: ShardId(300),
+            epoch: MapEpoch(6),
+            part: ShardPart { number: 200, kind: ShardPartKind::Keys, bytes: vec![7, 0, 255] },
+        },
     ]
 }
 

@@ -3,8 +3,10 @@
 use crate::back::{Origin, RootDirectory, Slot};
 use crate::front::park::NOBODY;
 use crate::front::{Effect, Event, Growth, Now, Shard, ShardConfig};
-use crate::kv::MemoryStore;
+use crate::kv::{KeyValue, MemoryStore};
+use crate::shipping::{Arrival, Departing, Departure};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use weft_protocol::limits::SESSION_TERM_MS;
 use weft_protocol::message::peer::{PeerCall, PeerReply};
 use weft_protocol::message::recall::{LockGranted, Recall};
@@ -188,6 +190,51 @@ pub struct Twin {
     forgotten: BTreeSet<u64>,
 }
 
+/// Sends a frozen shard. `None`: a storage server has not answered.
+pub fn ship(
+    shard: &mut Shard<MemoryStore>,
+    departure: &mut Departure,
+    arrival: &mut Arrival<MemoryStore>,
+) -> Option<Shard<MemoryStore>> {
+    let number = shard.shard().0;
+    loop {
+        match departure.next(shard, 100) {
+            Departing::Send(part) => {
+                let arrived = arrival.take(&part, || config_of(number)).expect("the next part");
+                assert!(departure.taken(part.number));
+                if let Some(arrived) = arrived {
+                    assert_eq!(departure.next(shard, 100), Departing::Done);
+                    return Some(arrived.shard);
+                }
+            }
+            Departing::Complete => departure.complete(shard, &Vec::new()),
+            Departing::Wait => return None,
+            other => panic!("{other:?} of a frozen shard"),
+        }
+    }
+}
+
+/// What a frozen shard is, but for its map.
+#[derive(PartialEq, Eq, Debug)]
+pub struct State {
+    keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// What the back has beside the keys.
+    beside: Vec<u8>,
+    /// The bytes of that and of the front, sorted: some of its tables are in no order.
+    rest: Vec<u8>,
+}
+
+pub fn state_of(shard: &Shard<MemoryStore>) -> State {
+    let mut keys = BTreeMap::new();
+    shard.back().store().scan(&[], |key, value| {
+        keys.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    });
+    let mut rest = shard.append_rest(Vec::new());
+    rest.sort_unstable();
+    State { keys, beside: shard.back().append_rest(Vec::new()), rest }
+}
+
 /// One shard and what it has said.
 pub struct World {
     pub shard: Shard<MemoryStore>,
@@ -213,6 +260,9 @@ pub struct World {
     pub abandoned: Vec<(InodeNumber, ObjectId)>,
     token: u64,
     sequence: u32,
+    /// Of the shard's next move.
+    departure: Departure,
+    arrival: Arrival<MemoryStore>,
 }
 
 impl World {
@@ -250,6 +300,8 @@ impl World {
             abandoned: Vec::new(),
             token: 0,
             sequence: 0,
+            departure: Departure::default(),
+            arrival: Arrival::default(),
         }
     }
 
@@ -283,17 +335,25 @@ impl World {
         self.shard.deadline().map(|deadline_ms| deadline_ms - self.ahead_ms)
     }
 
+    /// A piece of the shard's store goes to another node, unless little is left.
+    pub fn copy_some(&mut self, part_bytes_max: usize) {
+        if let Departing::Send(part) = self.departure.next(&mut self.shard, part_bytes_max) {
+            assert!(self.arrival.take(&part, || config_of(0)).expect("the next part").is_none());
+            assert!(self.departure.taken(part.number));
+        }
+    }
+
     /// The shard is frozen, and goes on at another node unless a storage server has not answered. Returns the calls
     /// that wait, which have to be made again.
     pub fn move_shard(&mut self) -> Vec<u64> {
         let mut out = Vec::new();
-        self.shard.freeze(self.node_now());
         let mut waiting = Vec::new();
-        if self.shard.is_quiet() {
-            let image = self.shard.image();
+        let (mut departure, mut arrival) = (std::mem::take(&mut self.departure), std::mem::take(&mut self.arrival));
+        self.shard.freeze(self.node_now());
+        if let Some(arrived) = ship(&mut self.shard, &mut departure, &mut arrival) {
+            assert_eq!(state_of(&arrived), state_of(&self.shard));
             waiting.extend(self.shard.stuck().into_iter().map(|call| call.token).filter(|token| *token != NOBODY));
-            let config = config_of(self.shard.shard().0);
-            self.shard = Shard::restore(config, MemoryStore::new(), &image).expect("an image");
+            self.shard = arrived;
             self.shard.forget_callers();
             self.ahead_ms = (self.ahead_ms * 7 + 123_456) % 1_000_000;
             if let Some(twin) = &mut self.twin {

@@ -26,7 +26,9 @@ enum Action {
     Store(bool),
     /// Half a second passes.
     Wait,
-    /// The shard moves to another node.
+    /// So many bytes of the shard are copied to another node.
+    Copy(usize),
+    /// The shard moves there.
     Move,
 }
 
@@ -155,6 +157,7 @@ impl Play {
                 let alive: Vec<_> = (0..CLIENTS).map(session).collect();
                 self.world.pass(500, &alive);
             }
+            Action::Copy(bytes) => self.world.copy_some(*bytes),
             Action::Move => {
                 for token in self.world.move_shard() {
                     self.call_again(token);
@@ -439,7 +442,7 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn action_or_move() -> impl Strategy<Value = Action> {
-    prop_oneof![10 => action(), 1 => Just(Action::Move)]
+    prop_oneof![10 => action(), 3 => (0usize..500).prop_map(Action::Copy), 1 => Just(Action::Move)]
 }
 
 proptest! {
