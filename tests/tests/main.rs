@@ -16,6 +16,7 @@ mod groups;
 mod late_bytes;
 mod lists;
 mod locks;
+mod moves;
 mod orders;
 mod orphans;
 mod over;
