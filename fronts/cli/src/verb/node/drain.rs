@@ -21,9 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HELP: &str = "\
 Moves the shards of a node, which hold names and attributes, to the nodes with
 the fewest shards, one after the other, while the file system is in use; that
-of `/` too. Calls for what is in a shard wait while it moves; a line for each
-shard says for how long. Clients and mounts learn of it by themselves, and make
-their files at other nodes from then on.
+of `/` too. A shard is copied while it is in use, then calls for what is in it
+wait for a moment; a line for each shard says how long it took in all. Clients
+and mounts learn of it by themselves, and make their files at other nodes from
+then on.
 
 Then what files have at the node is copied to the nodes with the most room. A
 file that a program has open, or mapped, stays where it is, and is named if it
@@ -237,8 +238,8 @@ pub(super) fn move_shard(
         }
         error => Failure::of_weft(format_args!("move shard {shard}"), &error).failed(),
     })?;
-    let pause = span_text(begun.elapsed());
-    output::print(&format!("shard {shard}: {} to {} in {pause}\n", node_name(from), node_name(to)))?;
+    let took = span_text(begun.elapsed());
+    output::print(&format!("shard {shard}: {} to {} in {took}\n", node_name(from), node_name(to)))?;
     spread(&Instance { map: map.clone(), ..instance.clone() })?;
     Ok(map)
 }
