@@ -1,9 +1,9 @@
 //! `bench-moves`: for how long calls wait while their shard moves to another node.
 //!
-//! Fills directories of one shard, which is not the root shard, and has that shard move between two nodes in turns while
-//! a client creates and removes a file there, as fast as it can. The pause of a move is the longest time between two
-//! replies from its beginning until a moment after its end. The client that has filled the directories keeps its
-//! leases. Prints a line of JSON per size.
+//! Fills directories of one shard, which is not the root shard, and has that shard move between two nodes in turns
+//! while a client creates and removes a file there, as fast as it can. The pause of a move is the longest time between
+//! two replies from its beginning until a moment after its end. The client that has filled the directories keeps its
+//! leases, of each file some, unless told otherwise. Prints a line of JSON per size.
 
 use clap::Parser;
 use serde::Serialize;
@@ -36,6 +36,9 @@ struct Args {
     /// Moves at each step
     #[arg(long, default_value_t = 100)]
     moves: usize,
+    /// End the client that has made the files before the shard moves, and with it its leases
+    #[arg(long)]
+    without_leases: bool,
 }
 
 #[derive(Serialize)]
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Outcome {
     let instance = Instance::find(Some(&args.name)).explain("find the file system")?;
-    let client = Client::connect(&instance, &ClientOptions::default()).explain("connect")?;
+    let mut client = Client::connect(&instance, &ClientOptions::default()).explain("connect")?;
     let who = client.credentials();
     // Before the first move: new directories are of the shards that are at this client's home node then.
     let directories = directories(&client, &who, args.sizes.iter().copied().max().unwrap_or(0))?;
@@ -73,6 +76,10 @@ fn run(args: &Args) -> Outcome {
             let directory = filled.get(index).ok_or("sizes that do not rise")?;
             create(&client, &who, *directory, &name(format!("f{made:08}"))?)?;
             made += 1;
+        }
+        if args.without_leases {
+            client.close().explain("close")?;
+            client = Client::connect(&instance, &ClientOptions::default()).explain("connect")?;
         }
         let step = measure(&instance, &client, *used, made, args.moves)?;
         println!("{}", serde_json::to_string(&step).explain("print")?);
