@@ -4,8 +4,9 @@
 //! `bench-files` (what do the same workloads as `weft bench` reach with system calls in any directory?),
 //! `bench-scale` (what does an operation cost when there are many files?), `bench-sessions` (what does one file cost
 //! that very many clients have open?), `bench-moves` (for how long do calls wait while their shard moves?),
-//! `bench-library` (what does the native client reach where C and Python are measured beside it?) and `bench-ucx` (what does UCX move by itself?). `bench/suite` and `bench/rdma.py` run them
-//! beside `weft bench` and the peers, and make tables.
+//! `bench-library` (what does the native client reach where C and Python are measured beside it?) and `bench-ucx` (what
+//! does UCX move by itself?). `bench/suite` and `bench/rdma.py` run them beside `weft bench` and the peers, and make
+//! tables.
 
 pub mod clock;
 pub mod cost;

@@ -3,8 +3,8 @@
 //! A shard is two machines. The [`back`] is the namespace over an ordered key-value store ([`kv`]): deterministic, the
 //! only thing that a log records or replicas exchange. The [`front`] knows who is there and who may keep what:
 //! sessions, leases, recalls, parked calls; it is volatile. [`Shard`] joins them: events in, effects out, no I/O, no
-//! clock, no threads. Beside them, at the root shard's node, [`Membership`] changes the map; [`shipping`] takes a shard to
-//! another node.
+//! clock, no threads. Beside them, at the root shard's node, [`Membership`] changes the map; [`shipping`] takes a shard
+//! to another node.
 //!
 //! Not here: sockets and threads (`weft-node`), the bytes of files (`weft-storage`), messages (`weft-protocol`).
 

@@ -62,7 +62,8 @@ enum Stage {
 /// What is next of a shard that leaves.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Departing {
-    /// Send this part, and give its answer to [`Departure::taken`] or [`Departure::refused`]; without one, send it again.
+    /// Send this part, and give its answer to [`Departure::taken`] or [`Departure::refused`]; without one, send it
+    /// again.
     Send(ShardPart),
     /// Freeze the shard.
     Freeze,

@@ -119,8 +119,8 @@ pub const IN_FLIGHT_MAX: usize = 1024;
 pub const IN_FLIGHT_TEXT_BYTES_MAX: usize = 256;
 /// Nodes in one file system.
 pub const NODES_MAX: usize = 4096;
-/// Largest part of a shard in one `Take`, bytes. The shard serves nobody while its keys are copied into one, some tenths
-/// of a millisecond.
+/// Largest part of a shard in one `Take`, bytes. The shard serves nobody while its keys are copied into one, some
+/// tenths of a millisecond.
 pub const SHARD_PART_BYTES_MAX: usize = 256 << 10;
 /// Most bytes of what a shard has beside its store: sessions, leases and parked calls in millions.
 pub const SHARD_REST_BYTES_MAX: usize = 1 << 30;

@@ -1,8 +1,8 @@
 //! A shard that moves to another node: how it is frozen, and what of it is beside the store (docs/decisions/0023).
 //!
 //! ```text
-//!  (the store is copied) ──► freeze ──► (storage servers have answered) is_quiet ──► the rest ──► resume, at the target
-//!                              └─────────────── the move is abandoned ───────────────────────────► resume
+//!  (the store is copied) ──► freeze ──► (storage servers have answered) is_quiet ──► rest ──► resume, at the target
+//!                              └────────────── the move is abandoned ────────────────────────► resume
 //! ```
 //!
 //! A frozen shard refuses calls and steps of others with `Busy`, and hears nobody. Only answers of storage servers are
@@ -11,8 +11,8 @@
 //!
 //! Invariant: a shard that was made of another one's store and rest does what the frozen one would have done when
 //! resumed. The map is not among it. The tokens of parked calls mean nothing at the target: their callers ask again.
-//! Not here: who decides, and in which order it is sent (`shipping.rs`). The bytes are no wire format of their own: both
-//! nodes run the same version of the protocol.
+//! Not here: who decides, and in which order it is sent (`shipping.rs`). The bytes are no wire format of their own:
+//! both nodes run the same version of the protocol.
 //! On a crash: a frozen shard is as good as before until the target has all of its bytes.
 
 use super::park::Work;
@@ -62,9 +62,9 @@ impl<K: KeyValue> Shard<K> {
         self.clock.is_stopped && self.storage_waits.is_empty()
     }
 
-    /// A frozen shard goes on, at this node's time `now`, and one that was to move stays. Fences that are not confirmed are sent again: the target has
-    /// not sent any, and at the source confirmations may have come meanwhile. What was being read from below is read
-    /// again: at the target once it has a map.
+    /// A frozen shard goes on, at this node's time `now`, and one that was to move stays. Fences that are not confirmed
+    /// are sent again: the target has not sent any, and at the source confirmations may have come meanwhile. What was
+    /// being read from below is read again: at the target once it has a map.
     pub fn resume(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.back.copied_store().end_copy();
         if !std::mem::take(&mut self.clock.is_stopped) {

@@ -39,8 +39,8 @@ pub enum NodeRequest {
     /// Owner, to the root shard's node: a node is to be emptied, is not, or leaves the map. Answer: `Map`, in which it
     /// is so; `Busy` while the map changes otherwise; [`crate::Error::Invalid`]: it is not there, or has shards.
     Change { node: NodeId, change: NodeChange },
-    /// Root shard's node to that of a shard: it sends the shard to the node `to`, and freezes it for the last parts. With
-    /// the map of this epoch it has moved or not. Answer: `Done`, when all of it is there.
+    /// Root shard's node to that of a shard: it sends the shard to the node `to`, and freezes it for the last parts.
+    /// With the map of this epoch it has moved or not. Answer: `Done`, when all of it is there.
     Ship { shard: ShardId, to: NodeId, epoch: MapEpoch },
     /// Node to the one that its shard moves to with the map of this epoch: a part of the shard. One that has been taken
     /// is answered once more. Answer: `Done`; [`crate::Error::Invalid`]: it does not follow the latest one there.
