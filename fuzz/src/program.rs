@@ -21,8 +21,8 @@ use weft_protocol::message::{Message, recall::Recall};
 use weft_protocol::{
     AttributeChanges, ClusterMap, Cookie, Credentials, Error, FileKind, InheritedChange, InodeNumber, LeaseKey,
     LeaseMode, LockKind, LockMode, LockOwner, LockRange, MapEpoch, Name, NodeAddress, NodeId, NodeIdentity, NodeKey,
-    NodeRecord, ObjectId, Pattern, Plan, PublishedPart, RangeLock, SessionId, ShardId, ShardRecord, SlotIndex,
-    StripePlan, TimeChange, Timestamp, XattrExpectation, XattrName, XattrValue, codec, frame, routing,
+    NodeRecord, ObjectId, OwnerLocks, Pattern, Plan, PublishedPart, RangeLock, SessionId, ShardId, ShardRecord,
+    SlotIndex, StripePlan, TimeChange, Timestamp, XattrExpectation, XattrName, XattrValue, codec, frame, routing,
 };
 
 /// Steps of one program.
