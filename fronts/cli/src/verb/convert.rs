@@ -14,10 +14,10 @@ use weft_protocol::{Attributes, Layout, Plan, StripePlan};
 const HELP: &str = "\
 Copies the bytes of files to new objects, on the nodes with the most room, and
 gives the files these. Of a directory, all files below it. Several threads copy
-each file. Files can be read and written as ever: one that somebody has open, or
-opens meanwhile, keeps its layout, and is named if it is in use for some seconds;
-a split file may be open for reading. Of a file that becomes a split one, and of
-one that was, all bytes are in one part at first.
+each file. Files can be read and written as ever: one that somebody has open,
+or opens meanwhile, keeps its layout, and is named if it is in use for some
+seconds; a split file may be open for reading. Of a file that becomes a split
+one, and of one that was, all bytes are in one part at first.
 
 What directories give to new files is `weft layout`'s.
 
