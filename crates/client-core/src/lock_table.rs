@@ -275,3 +275,37 @@ impl<W> Locks<W> {
         waits.map(|(_, wait)| wait.waiter).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_protocol::{LockMode, ShardId};
+
+    #[test]
+    fn none_is_granted_here_while_the_shard_is_asked_or_has_one_or_has_somebody_wait() {
+        let locks = Locks::default();
+        let (inode, session) = (InodeNumber::new(ShardId(0), 7), SessionId(1));
+        let owner = |number| LockOwner { kind: LockKind::Process, number };
+        let range = RangeLock { range: LockRange::ALL, mode: LockMode::Shared };
+        let here = |number| {
+            let request = LockRequest { owner: owner(number), pid: 1, locks: vec![range] };
+            let kept = locks.lock_here(inode, session, &request);
+            locks.unlock_here(inode, owner(number), &[LockRange::ALL]);
+            kept
+        };
+        let (first, second) = (locks.begin_asking(inode), locks.begin_asking(inode));
+        drop(first);
+        assert_eq!(here(1), Kept::AtShard);
+        drop(second);
+        assert_eq!(here(1), Kept::Granted);
+        locks.granted(inode, owner(2), session);
+        assert_eq!(here(1), Kept::AtShard);
+        locks.unlocked(inode, owner(2), Some(1), session);
+        assert_eq!(here(1), Kept::Granted);
+        let wait = Wait { inode, owner: owner(3), waiter: (), asked: false, queued: None, cancelled: false };
+        lock(&locks.state).waits.insert(5, wait);
+        assert_eq!(here(1), Kept::Granted);
+        assert!(locks.ask(5));
+        assert_eq!(here(1), Kept::AtShard);
+    }
+}
