@@ -40,10 +40,14 @@ impl<S: Shell> Calls<S> {
             return Err(Error::SessionEnded);
         }
         self.locks.granted(inode, owner, session);
+        self.end_locks_if_over(session);
+        Ok(())
+    }
+
+    /// A lock was noted under a session: if that ended just before, its end did not see the lock.
+    pub(crate) fn end_locks_if_over(&self, session: SessionId) {
         if session != self.session.id() {
-            // The end came between, and did not see this one.
             self.end_locks(session);
         }
-        Ok(())
     }
 }

@@ -65,13 +65,17 @@ impl<W> State<W> {
             || self.waits.values().any(|wait| wait.inode == inode && wait.asked)
     }
 
+    fn held_by(&mut self, inode: InodeNumber, owner: LockOwner, session: SessionId) -> &mut Held {
+        self.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false })
+    }
+
+    /// The owner has lost what was kept here. Returns false if it has lost something before, and was not told.
     fn lose(&mut self, inode: InodeNumber, owner: LockOwner, session: SessionId) -> bool {
-        let held = self.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false });
-        !std::mem::replace(&mut held.lost, true)
+        !std::mem::replace(&mut self.held_by(inode, owner, session).lost, true)
     }
 
     fn grant(&mut self, inode: InodeNumber, owner: LockOwner, session: SessionId) {
-        let held = self.held.entry((inode, owner)).or_insert(Held { session, lost: false, grants: 0, closed: false });
+        let held = self.held_by(inode, owner, session);
         held.grants += 1;
         held.session = session;
         held.closed = false;

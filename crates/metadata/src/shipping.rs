@@ -71,7 +71,7 @@ pub enum Departing {
     Wait,
     /// Nothing changes any more: [`Departure::complete`].
     Complete,
-    /// The target has it.
+    /// The target has the whole shard.
     Done,
 }
 

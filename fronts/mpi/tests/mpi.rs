@@ -191,7 +191,7 @@ fn files_with_a_part_for_each_process_keep_the_promises_too() {
     expect(&mut ground.mpiexec(4, &suite, &["weft:/split/"]), "passed-on holds");
     let words = ["weft:mpi:/split/", "interleaved", "requests", "shared", "made-by-one"];
     expect(ground.mpiexec(3, &suite, &words).env("WEFT_TRANSPORT", "tcp"), "shared holds");
-    // Other processes, and fewer of them, read what was written, by other ways too.
+    // What was written is then read by other processes, fewer than wrote it, and in other ways.
     for processes in [3, 1] {
         expect(&mut ground.mpiexec(processes, &suite, &["weft:/split/", "read-later"]), "read-later holds");
     }

@@ -21,9 +21,8 @@ impl<S: Shell> OpenInode<S> {
         }
         let session = state.known.session();
         let kept = io.calls.locks.lock_here(self.inode, session, request);
-        if kept == Kept::Granted && session != io.calls.session.id() {
-            // The end came between, and did not see this one.
-            io.calls.end_locks(session);
+        if kept == Kept::Granted {
+            io.calls.end_locks_if_over(session);
         }
         Ok(kept)
     }

@@ -104,7 +104,8 @@ fn a_file_without_an_object_gets_another_plan_from_whoever_is_alone_with_it() {
     assert_eq!(attributes(&world.ok(A, stat(inode))).layout, Layout::Empty);
 }
 
-/// A split file with a part of C, which is closed; A has it open to move it, as of the grant with this stamp.
+/// A split file to which C has written a part before closing it, and which A has opened to move it. Returns the stamp
+/// of A's grant, too.
 fn split_file() -> (World, InodeNumber, u64) {
     let mut world = World::new();
     world.ok(C, ShardRequest::SetInherited { inode: ROOT, change: InheritedChange::Plan(Plan::Split) });
@@ -152,7 +153,7 @@ fn a_split_file_gets_one_object_beside_its_readers_and_not_beside_its_writers() 
         let moved = done(&mut world, A, relocate(inode, granted, &[THERE]));
         assert_eq!(attributes(&moved).layout.objects(), [object(THERE)], "{how}");
         assert_eq!(world.removed_objects(), [object(1)], "{how}");
-        // Who has it open finds out by its next question.
+        // A session that has the file open learns of it when it asks for parts again.
         let strided = StridedQuestion { within: Pattern::WHOLE_FILE, since: 0, after: None, few: 0 };
         let question =
             ShardRequest::GetParts { inode, group: None, since: 0, start: 0, end: 10, extra: 0, strided, own: false };
